@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fastdata.loaders.backend import DecodedSources, DecodeThreads, SourceBatch, SourceDecoder
 from fastdata.loaders.unpacked import unpack
-from fastdata.pipeline.record_cache import EPOCHS_TO_FILL, FileState, RecordCache, file_state, keys_of, state_of
+from fastdata.pipeline.record_cache import EPOCHS_TO_FILL, FileState, RecordCache, file_state, keys_of
 from fastdata.pipeline.record_files import Keys
 from fastdata.system.files import read_at, read_file
 
@@ -86,16 +86,14 @@ class CachedSources:
         return (replace(batch, paths=paths, data=data, origins=origins) if cached.any() else batch), cached
 
     def _keep(self, batch: SourceBatch, keys: Keys, states: Sequence[FileState | None], rows: Sequence[int]) -> None:
-        """Keeps records of files that have not changed since they were opened, and cannot without being noticed."""
+        """Keeps records of files that have not changed since they were opened."""
         for row in rows:
             data = batch.data[row]
             try:
                 record = unpack(data if data is not None else read_file(batch.paths[row]), restorable=False) or b""
             except OSError:  # it is gone
                 continue
-            state = state_of(batch.origins[row])
-            if state is not None and state == states[row] and not state.is_just_written():
-                self._cache.add(keys[row], record)
+            self._cache.add_unchanged(keys[row], record, batch.origins[row], states[row])
 
 
 def _states_of(batch: SourceBatch) -> list[FileState | None]:

@@ -162,6 +162,12 @@ class RecordCache:
             else:
                 self._new[key.tobytes()] = entry
 
+    def add_unchanged(self, key: Keys, record: bytes, path: str | os.PathLike[str], before: FileState | None) -> None:
+        """Keeps the record of a file that has not changed since `before`, and cannot without being noticed."""
+        state = state_of(path)
+        if state is not None and state == before and not state.is_just_written():
+            self.add(key, record)
+
     def _keep_no_more(self, error: OSError) -> None:
         self._is_full = True
         place = self.folder if self.folder is not None else Path("ram")
@@ -255,7 +261,9 @@ class CachedFiles:
             kept = there & (found["file"] < 0) & is_turn
         loaded = self._loader.load(replace(self._with_records(batch, found, cached), kept=kept))
         if kept is not None and loaded.records:
-            self._keep(batch, keys, states, loaded, np.flatnonzero(kept & loaded.ok).tolist())
+            for row in np.flatnonzero(kept & loaded.ok).tolist():
+                if (record := loaded.records[row]) is not None:
+                    self._cache.add_unchanged(keys[row], record, batch.paths[row], states[row])
         if (wrong := cached & ~loaded.ok).any():
             self._cache.forget(keys[wrong])
         return replace(loaded, records=(), cached=int(np.count_nonzero(cached & loaded.ok)))
@@ -263,15 +271,6 @@ class CachedFiles:
     def close(self, ended: bool) -> None:
         """Closes the loader; the cache goes on with the next epoch."""
         self._loader.close(ended)
-
-    def _keep(
-        self, batch: FileBatch, keys: Keys, states: Sequence[FileState | None], loaded: LoadedFiles, rows: Sequence[int]
-    ) -> None:
-        """Keeps records of files that have not changed while they were read, and cannot without being noticed."""
-        for row in rows:
-            record, state = loaded.records[row], state_of(batch.paths[row])
-            if record is not None and state is not None and state == states[row] and not state.is_just_written():
-                self._cache.add(keys[row], record)
 
     def _with_records(self, batch: FileBatch, found: npt.NDArray[Any], cached: Bools) -> FileBatch:
         """The batch with records in place of the images that have one."""
