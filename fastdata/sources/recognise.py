@@ -7,6 +7,7 @@ import copy
 import operator
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -58,7 +59,7 @@ def recognise(dataset: Any) -> ImageSource:
         source = recognise(dataset.dataset)
         if isinstance(source, ArraySource):
             return source.part(dataset.indices)
-        return _SubsetSource(source, dataset.indices)
+        return _SubsetSource([source], dataset.indices)
     if is_concatenation(dataset):
         return _ConcatSource([recognise(part) for part in dataset.datasets], dataset.cumulative_sizes)
     if all(hasattr(type(dataset), method) for method in ("read_encoded", "read_target", "__len__")):
@@ -83,31 +84,29 @@ def is_concatenation(dataset: Any) -> bool:
 
 def has_file_ranges(source: ImageSource) -> bool:
     """True when every sample is a file, or a part of one, that can be read without the source."""
-    if isinstance(source, _SubsetSource):
-        return has_file_ranges(source.source)
-    if isinstance(source, _ConcatSource):
-        return all(has_file_ranges(part) for part in source.parts)
     # A subclass with its own read_encoded must also define file_range.
-    return defines_with(source, "read_encoded", "file_range")
+    return all(defines_with(leaf, "read_encoded", "file_range") for leaf in _leaves(source))
 
 
 def transforms_targets(source: ImageSource) -> bool:
     """True when reading a target calls user code: a target_transform, or a source class that is not ours."""
-    if isinstance(source, _SubsetSource):
-        return transforms_targets(source.source)
-    if isinstance(source, _ConcatSource):
-        return any(map(transforms_targets, source.parts))
-    return has_target_transform(source) or not type(source).read_target.__module__.startswith("fastdata.")
+    ours = all(type(leaf).read_target.__module__.startswith("fastdata.") for leaf in _leaves(source))
+    return has_target_transform(source) or not ours
 
 
 def has_target_transform(source: ImageSource) -> bool:
     """True when a target_transform is called for each sample."""
-    if isinstance(source, _SubsetSource):
-        return has_target_transform(source.source)
-    if isinstance(source, _ConcatSource):
-        return any(map(has_target_transform, source.parts))
-    owner = source.folder if isinstance(source, _TorchvisionFolder) else source
-    return getattr(owner, "target_transform", None) is not None
+    owners = (leaf.folder if isinstance(leaf, _TorchvisionFolder) else leaf for leaf in _leaves(source))
+    return any(getattr(owner, "target_transform", None) is not None for owner in owners)
+
+
+def _leaves(source: ImageSource) -> Iterator[ImageSource]:
+    """The sources inside of subsets and concatenations."""
+    if not isinstance(source, _Composed):
+        yield source
+        return
+    for part in source.parts:
+        yield from _leaves(part)
 
 
 def makes_samples(dataset: Any) -> bool:
@@ -155,7 +154,7 @@ def frozen(source: ImageSource) -> ImageSource:
     Arrays in memory, shards and sources of the user's own classes are not copied.
     """
     if isinstance(source, _SubsetSource):
-        return _SubsetSource(frozen(source.source), copy.copy(source.indices))
+        return _SubsetSource([frozen(source.parts[0])], copy.copy(source.indices))
     if isinstance(source, _ConcatSource):
         return _ConcatSource([frozen(part) for part in source.parts], list(source.ends))
     folder: Any = source.folder if isinstance(source, _TorchvisionFolder) else source
@@ -218,67 +217,18 @@ class _TorchvisionFolder:
         return [samples[index][1] for index in indices]
 
 
-@dataclass(frozen=True)
-class _SubsetSource:
-    """The source of some samples of another source, by their indices."""
-
-    source: ImageSource
-    indices: Sequence[int]
-
-    @property
-    def transform(self) -> Callable[[Any], Any] | None:
-        return self.source.transform
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def read_encoded(self, index: int) -> bytes:
-        return self.source.read_encoded(operator.index(self.indices[index]))
-
-    def read_target(self, index: int) -> Any:
-        return self.source.read_target(operator.index(self.indices[index]))
-
-    def location(self, index: int) -> str:
-        return location_of(self.source, operator.index(self.indices[index]))
-
-    def file_range(self, index: int) -> tuple[Any, ...]:
-        return self.source.file_range(operator.index(self.indices[index]))  # type: ignore[attr-defined, no-any-return]
-
-    def file_ranges(self, indices: Sequence[int]) -> FileRanges:
-        return file_ranges(self.source, [operator.index(self.indices[index]) for index in indices])
-
-    def read_targets(self, indices: Sequence[int]) -> list[Any]:
-        return read_targets(self.source, [operator.index(self.indices[index]) for index in indices])
-
-
-@dataclass(frozen=True)
-class _ConcatSource:
-    """Several sources one after the other, which must share one transform object."""
+class _Composed(ABC):
+    """The source of samples of other sources, its parts, all with one transform."""
 
     parts: Sequence[ImageSource]
-    ends: Sequence[int]
 
-    def __post_init__(self) -> None:
-        if any(isinstance(part, ArraySource) for part in self.parts):
-            reason = "the ConcatDataset has parts whose images are in memory"
-            raise NotASource(reason, "make one dataset of them, with the arrays concatenated")
-        first = self.parts[0].transform
-        if any(part.transform is not first for part in self.parts):
-            reason = "the parts of the ConcatDataset have different transforms"
-            raise NotASource(reason, "give all parts the same transform object")
+    @abstractmethod
+    def _find(self, index: int) -> tuple[ImageSource, int]:
+        """The part that has a sample, and the sample's index there."""
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:
         return self.parts[0].transform
-
-    def __len__(self) -> int:
-        return self.ends[-1]
-
-    def _find(self, index: int) -> tuple[ImageSource, int]:
-        if index < 0:
-            index += len(self)
-        part = bisect.bisect_right(self.ends, index)
-        return self.parts[part], index - (self.ends[part - 1] if part else 0)
 
     def read_encoded(self, index: int) -> bytes:
         part, inner = self._find(index)
@@ -294,6 +244,52 @@ class _ConcatSource:
     def file_range(self, index: int) -> tuple[Any, ...]:
         part, inner = self._find(index)
         return part.file_range(inner)  # type: ignore[attr-defined, no-any-return]
+
+
+@dataclass(frozen=True)
+class _SubsetSource(_Composed):
+    """The source of some samples of another source, its only part, by their indices."""
+
+    parts: Sequence[ImageSource]
+    indices: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def _find(self, index: int) -> tuple[ImageSource, int]:
+        return self.parts[0], operator.index(self.indices[index])
+
+    def file_ranges(self, indices: Sequence[int]) -> FileRanges:
+        return file_ranges(self.parts[0], [operator.index(self.indices[index]) for index in indices])
+
+    def read_targets(self, indices: Sequence[int]) -> list[Any]:
+        return read_targets(self.parts[0], [operator.index(self.indices[index]) for index in indices])
+
+
+@dataclass(frozen=True)
+class _ConcatSource(_Composed):
+    """Several sources one after the other, which must share one transform object."""
+
+    parts: Sequence[ImageSource]
+    ends: Sequence[int]
+
+    def __post_init__(self) -> None:
+        if any(isinstance(part, ArraySource) for part in self.parts):
+            reason = "the ConcatDataset has parts whose images are in memory"
+            raise NotASource(reason, "make one dataset of them, with the arrays concatenated")
+        first = self.parts[0].transform
+        if any(part.transform is not first for part in self.parts):
+            reason = "the parts of the ConcatDataset have different transforms"
+            raise NotASource(reason, "give all parts the same transform object")
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def _find(self, index: int) -> tuple[ImageSource, int]:
+        if index < 0:
+            index += len(self)
+        part = bisect.bisect_right(self.ends, index)
+        return self.parts[part], index - (self.ends[part - 1] if part else 0)
 
     def _find_all(self, indices: Sequence[int]) -> Iterator[tuple[ImageSource, int]]:
         if len(indices) and min(indices) < 0:
