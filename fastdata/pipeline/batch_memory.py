@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["BatchMemory", "Refusal", "made_or_refused"]
+from fastdata.pipeline.jobs import FailedJob
+
+__all__ = ["BatchMemory", "made_or_refused"]
 
 _T = TypeVar("_T")
 
@@ -98,28 +100,12 @@ class BatchMemory:
             self._returned.append(block)
 
 
-class Refusal:
-    """Memory that was refused to one batch.  Its error is raised at the batch's place; other batches go on."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error: Exception | None = error.with_traceback(None)  # which would keep the batch alive
-
-    def throw(self) -> NoReturn:
-        """Raises the error; may be called once."""
-        error, self._error = self._error, None
-        assert error is not None
-        try:
-            raise error
-        finally:  # the error remembers this frame
-            del error
-
-
-def made_or_refused(make: Callable[[], _T]) -> tuple[_T | None, Refusal | None]:
-    """Returns (result of `make`, None), or (None, refusal) if memory is refused.
+def made_or_refused(make: Callable[[], _T]) -> tuple[_T | None, FailedJob | None]:
+    """Returns (result of `make`, None), or (None, what raises the error at the batch's place) if memory is refused.
 
     An error raised where a batch is created would end the order of batches.
     """
     try:
         return make(), None
     except (MemoryError, RuntimeError) as error:  # NumPy's; torch's, for pinned memory and on a device
-        return None, Refusal(error)
+        return None, FailedJob(error.with_traceback(None))  # which would keep the batch alive

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.image_batch import ImageBatch
-from fastdata.pipeline.jobs import OrderedJobs
+from fastdata.pipeline.jobs import FailedJob, Job, OrderedJobs
 from fastdata.pipeline.ready_batch import ReadyBatch
-from fastdata.pipeline.refused_batch import RefusedBatch
 from fastdata.pipeline.resources import EpochResources
+from fastdata.pipeline.torchs_workers import TorchsWorkers
 from fastdata.pipeline.whole_batch import WholeBatch, WholeBatches
 
 __all__ = ["open_pipeline"]
@@ -39,7 +40,7 @@ def open_pipeline(
     return WholeBatches(resources, resources.batch_decoder, jobs, largest_batch=batch_size)
 
 
-def _jobs(resources: EpochResources, batches: EpochBatches) -> Iterator[ImageBatch | ReadyBatch | RefusedBatch]:
+def _jobs(resources: EpochResources, batches: EpochBatches) -> Iterator[Job]:
     make: type[ImageBatch | ReadyBatch] = ImageBatch
     if resources.ready_batches is not None:
         make = ReadyBatch
@@ -47,8 +48,14 @@ def _jobs(resources: EpochResources, batches: EpochBatches) -> Iterator[ImageBat
         make = WholeBatch
     for number, indices in enumerate(batches):
         try:
-            batch: ImageBatch | ReadyBatch | RefusedBatch
-            batch = make(resources, number, indices, batches.occurrences_of(indices))
+            batch: Job = make(resources, number, indices, batches.occurrences_of(indices))
         except (TypeError, ValueError) as error:  # of what is no list of integers; others may follow, as with torch
-            batch = RefusedBatch(resources, number, error)
+            workers = resources.config.torchs_workers
+            batch = FailedJob(error, [] if workers is None else [partial(_pass_on, workers, number)])
         yield batch
+
+
+def _pass_on(workers: TorchsWorkers, number: int) -> None:
+    """Has a batch draw nothing in its turn."""
+    with workers.turn(number):
+        pass

@@ -72,7 +72,7 @@ class ImageBatch:
 
     def _load_tasks(self) -> list[Task]:
         if self._refusal is not None:
-            return [self._refusal.throw]
+            return [self._refusal.result]
         is_given = self._given.is_complete
         if self._resources.file_loader is not None and is_given:
             return [self._load_files]

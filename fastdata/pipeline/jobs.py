@@ -38,11 +38,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from fastdata.errors import PipelineError
 
-__all__ = ["Job", "OrderedJobs", "SkipResult", "Task", "run_all", "stop_if_cancelled"]
+__all__ = ["FailedJob", "Job", "OrderedJobs", "SkipResult", "Task", "run_all", "stop_if_cancelled"]
 
 PATIENCE_S = 2.0  # for threads that are inside of a transform or a read when everything is cancelled
 
@@ -70,6 +70,31 @@ class Job(Protocol):
         Raises:
             SkipResult: there is nothing to yield for this job.
         """
+
+
+class FailedJob:
+    """A job that raises an error at its place; other jobs go on.
+
+    Args:
+        error: what is raised.
+        tasks: run before that.
+    """
+
+    def __init__(self, error: Exception, tasks: Sequence[Task] = ()) -> None:
+        self._error: Exception | None = error
+        self.tasks = tasks
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+    def result(self) -> NoReturn:
+        """Raises the error; may be called once."""
+        error, self._error = self._error, None
+        assert error is not None
+        try:
+            raise error
+        finally:  # the error remembers this frame
+            del error
 
 
 class SkipResult(Exception):

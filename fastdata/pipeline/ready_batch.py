@@ -48,5 +48,5 @@ class ReadyBatch:
             MemoryError, RuntimeError: there was no memory for it.
         """
         if self._refusal is not None:
-            self._refusal.throw()
+            self._refusal.result()
         return self._number, self._batch, None

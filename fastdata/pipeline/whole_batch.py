@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Deco
 from fastdata.loaders.per_image import by_pillow
 from fastdata.pipeline.collate import join
 from fastdata.pipeline.image_batch import ImageBatch
-from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task, stop_if_cancelled
+from fastdata.pipeline.jobs import FailedJob, OrderedJobs, SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.sample import Failure, Sample
 from fastdata.pipeline.stats import BatchTimes
@@ -288,7 +288,8 @@ class WholeBatches:
                 self.close()
                 raise
             try:
-                return self._feeds.handed_out.popleft().complete(decoded)
+                batch = self._feeds.handed_out.popleft()
+                return batch.result() if isinstance(batch, FailedJob) else batch.complete(decoded)
             except SkipResult:
                 continue
 
@@ -307,7 +308,7 @@ class _Feeds:
 
     def __init__(self, jobs: OrderedJobs, plan: Plan) -> None:
         self._jobs, self._plan = jobs, plan
-        self.handed_out: deque[WholeBatch | _Failed] = deque()  # whose images come next
+        self.handed_out: deque[WholeBatch | FailedJob] = deque()  # whose images come next
 
     def __iter__(self) -> Iterator[BatchFeed]:
         return self
@@ -318,21 +319,10 @@ class _Feeds:
         except (StopIteration, PipelineError):
             raise
         except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
-            self.handed_out.append(_Failed(error))
+            self.handed_out.append(FailedJob(error))
             return BatchFeed(encoded=[_tiny_jpeg()], views=Views.of([_view_of_tiny(self._plan)]))
         self.handed_out.append(batch)
         return batch.feed()
-
-
-class _Failed:
-    """Stands for a batch that could not be made."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def complete(self, decoded: Decoded) -> NoReturn:
-        """Raises what went wrong."""
-        raise self._error
 
 
 def _request(resources: EpochResources, largest_batch: int | None) -> BatchRequest:
