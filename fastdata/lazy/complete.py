@@ -198,8 +198,9 @@ class CompletedBatch:
             return StoredRows(whole.images, batch)
         one = tensor.undecoded
         layout = torch.channels_last if one.channels_last else torch.contiguous_format
-        batch = torch.empty((1, *one.shape), dtype=one.levels.dtype, device="cpu", memory_format=layout)
-        one.value = batch[0]
+        shape = (1, 3, *one.view.size)
+        batch = torch.empty(shape, dtype=one.levels.dtype, device="cpu", memory_format=layout)
+        one.value = batch if one.is_batch else batch[0]
         return StoredRows(SeenImages.of([one]), batch)
 
     def _decode_rows(self, part: StoredRows, some: Sequence[tuple[int, Any]]) -> None:

@@ -285,7 +285,7 @@ def _described(value: Any) -> str:
 def _class_of_bytes(value: Any) -> type[torch.Tensor] | None:
     """The class of a uint8 image tensor (3, H, W), pending or not, for which transforms are known; None for others."""
     if is_pending(value):
-        is_image = isinstance(value, PendingImage) and value.dtype is torch.uint8
+        is_image = isinstance(value, PendingImage) and value.dtype is torch.uint8 and not value.undecoded.is_batch
         return (value.undecoded.tensor_class or torch.Tensor) if is_image else None
     return type(value) if isinstance(value, torch.Tensor) and _is_rgb(value) else None
 

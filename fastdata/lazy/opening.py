@@ -167,15 +167,32 @@ def _leaving_pending(
 
     @wraps(original)
     def convert(pic: Any) -> Any:
-        if isinstance(pic, EncodedImage) and opens_encoded():
-            seen, made = pic.pending_view, levels()
-            if seen is not None and made is not None:
-                count_fused(1)
-                undecoded = Undecoded(*seen, made, channels_last=channels_last)
-                return undecoded.decoded() if decodes_at_once() else pending(undecoded)
-        return original(pic)
+        made = levels()
+        tensor = _left_pending(pic, made, channels_last=channels_last) if made is not None else None
+        return original(pic) if tensor is None else tensor
 
     return convert
+
+
+def _left_pending(image: Any, levels: Levels, *, channels_last: bool) -> torch.Tensor | None:
+    """The tensor of an image that is still encoded; None for other images."""
+    if not (isinstance(image, EncodedImage) and opens_encoded()) or (seen := image.pending_view) is None:
+        return None
+    count_fused(1)
+    undecoded = Undecoded(*seen, levels, channels_last=channels_last)
+    return undecoded.decoded() if decodes_at_once() else pending(undecoded)
+
+
+def _processing_pending(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps how transformers' processors make tensors (3, height, width), whose channels lie in planes, of images."""
+
+    @wraps(original)
+    def process_image(self: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+        is_here = not args and torch.device(kwargs.get("device") or "cpu").type == "cpu"
+        tensor = _left_pending(image, UINT8, channels_last=False) if is_here else None
+        return original(self, image, *args, **kwargs) if tensor is None else tensor
+
+    return process_image
 
 
 def _expanding_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
@@ -229,5 +246,6 @@ _replacements = image_opening(
         READS: noting_files,
         **dict.fromkeys(TORCHCODECS, partial(leaving_upright_pending, began=lambda: _began())),
     },
+    processing_for=_processing_pending,
     stacking_for=stacking_pending,
 )

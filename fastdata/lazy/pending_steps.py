@@ -33,6 +33,7 @@ for _name, _spellings in {
 
 _COPIES = (torch.Tensor.clone, torch.clone)
 _FLIPS = (torch.Tensor.flip, torch.flip)
+_UNSQUEEZES = (torch.Tensor.unsqueeze, torch.unsqueeze)
 _CASTS = {torch.Tensor.float: torch.float32, torch.Tensor.half: torch.float16, torch.Tensor.bfloat16: torch.bfloat16}
 # Functions whose results keep torchvision's class; all others give plain tensors.
 _KEEP_CLASS = (torch.Tensor.clone, torch.Tensor.to, torch.Tensor.detach)
@@ -67,6 +68,9 @@ def after_call(func: Callable[..., Any], own: Undecoded, more: tuple[Any, ...], 
 def _transformed(func: Callable[..., Any], own: Undecoded, more: tuple[Any, ...], named: dict[str, Any]) -> Any:
     if func in _FLIPS:
         return _flipped(own, more, named)
+    if func in _UNSQUEEZES:
+        is_first = more == (0,) and not (named or own.is_batch)
+        return _derived(own, is_batch=True, part_of=PartOf(own)) if is_first else NotImplemented
     if func is torch.Tensor.__getitem__:
         return _sliced(own, more[0]) if len(more) == 1 and not named else NotImplemented
     if func in _COPIES:
@@ -97,12 +101,12 @@ def _derived(own: Undecoded, **changes: Any) -> Undecoded:
 
 def same_memory(own: Undecoded, tensor_class: type[torch.Tensor] | None) -> Undecoded:
     """Returns the description of a tensor of another class that shares the image's memory."""
-    return _derived(own, tensor_class=tensor_class, part_of=PartOf(own, 0, 0))
+    return _derived(own, tensor_class=tensor_class, part_of=PartOf(own))
 
 
 def _flipped(own: Undecoded, more: tuple[Any, ...], named: dict[str, Any]) -> Any:
     dims = more[0] if len(more) == 1 and isinstance(more[0], tuple | list) else more
-    if named or own.after is not None or not all(type(dim) is int and -2 <= dim < 3 for dim in dims):
+    if named or own.is_batch or own.after is not None or not all(type(dim) is int and -2 <= dim < 3 for dim in dims):
         return NotImplemented
     turned = sorted(dim % 3 for dim in dims)
     if turned not in ([1], [2], [1, 2]):
@@ -111,10 +115,14 @@ def _flipped(own: Undecoded, more: tuple[Any, ...], named: dict[str, Any]) -> An
 
 
 def _sliced(own: Undecoded, index: Any) -> Any:
-    """Returns the description of ``image[..., top:bottom, left:right]``."""
+    """Returns the description of ``image[..., top:bottom, left:right]``, or of the image of a batch, ``batch[0]``."""
+    if own.is_batch and type(index) is int and index == 0:
+        return _derived(own, is_batch=False, part_of=PartOf(own))
     if not isinstance(index, tuple) or len(index) != 3 or own.after is not None:
         return NotImplemented
-    if not (index[0] is Ellipsis or index[0] == slice(None)) or not all(type(each) is slice for each in index[1:]):
+    if not (index[0] is Ellipsis or (index[0] == slice(None) and not own.is_batch)) or not all(
+        type(each) is slice for each in index[1:]
+    ):
         return NotImplemented
     if any(type(side) not in (int, type(None)) for each in index[1:] for side in (each.start, each.stop, each.step)):
         return NotImplemented

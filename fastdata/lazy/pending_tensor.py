@@ -235,7 +235,7 @@ def _stacked(
     images = [each.undecoded for each in tensors]
     first, have_pixels = images[0], {image.source.is_decoded for image in images}
     alike = all(image.view.size == first.view.size and image.levels == first.levels for image in images)
-    if not alike or len(have_pixels) > 1:
+    if not alike or len(have_pixels) > 1 or any(image.is_batch for image in images):
         return None
     if have_pixels == {False}:
         return _batch_of(SeenImages.of(images), (len(images),))

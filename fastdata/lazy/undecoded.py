@@ -21,8 +21,8 @@ class PartOf(NamedTuple):
     """The place of an image's memory in that of another, as torch's slices have it."""
 
     whole: Undecoded
-    top: int
-    left: int
+    top: int = 0
+    left: int = 0
 
 
 @dataclass(slots=True)
@@ -38,6 +38,7 @@ class Undecoded:
         index: dataset index of its sample.
         channels_last: in memory the channels of a pixel lie side by side, as `pil_to_tensor` leaves them.
         memory_px: (height, width) of the image in whose memory it lies; None if it fills its memory.
+        is_batch: a batch of this one image: the tensor has one more dimension, of length 1.
         part_of: the pending image whose memory it shares; None if it has its own.
         value: the decoded image; None until it is decoded.
         is_sent: True if pickling keeps the image pending, since the loader decodes it in the receiving process; else
@@ -54,6 +55,7 @@ class Undecoded:
     after: After | None = None
     channels_last: bool = False
     memory_px: tuple[int, int] | None = None
+    is_batch: bool = False
     part_of: PartOf | None = None
     value: torch.Tensor | None = None
     is_sent: bool = False
@@ -63,7 +65,7 @@ class Undecoded:
     def to_send(self) -> tuple[Any, ...]:
         """Returns the leading attributes, from which another process makes it again."""
         own = self.source, self.view, self.levels, self.tensor_class, self.index, self.after
-        return *own, self.channels_last, self.memory_px
+        return *own, self.channels_last, self.memory_px, self.is_batch
 
     @property
     def count(self) -> int:
@@ -72,12 +74,12 @@ class Undecoded:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the tensor: (3, height, width)."""
-        return 3, *self.view.size
+        """Shape of the tensor: (3, height, width), or (1, 3, height, width)."""
+        return (1, 3, *self.view.size) if self.is_batch else (3, *self.view.size)
 
     @property
     def strides(self) -> tuple[int, int, int]:
-        """Strides of the tensor, in values."""
+        """Strides of the image, in values."""
         height, width = self.memory_px or self.view.size
         return (1, 3 * width, 3) if self.channels_last else (height * width, width, 1)
 
@@ -91,7 +93,7 @@ class Undecoded:
     def is_whole(self) -> bool:
         """True if it is the image as it was decoded: nothing was cropped, resized, flipped or computed."""
         header = self.source.header
-        is_plain = not self.levels.steps and self.after is None and header is not None
+        is_plain = not (self.levels.steps or self.is_batch) and self.after is None and header is not None
         return is_plain and self.view == View.whole(header.width, header.height)  # type: ignore[union-attr]
 
     @property
@@ -125,16 +127,20 @@ class Undecoded:
         return self.value
 
     def finished(self, image: torch.Tensor) -> torch.Tensor:
-        """Returns the decoded image (3, height, width) with the class and the strides that it should have."""
+        """Returns the tensor of a decoded image, (3, height, width) or in a batch, with its class and its strides."""
+        image = image[0] if image.dim() == 4 else image
         if not self.is_dense and image.stride() != self.strides:
-            image = torch.empty_strided(self.shape, self.strides, dtype=image.dtype).copy_(image)
+            image = torch.empty_strided((3, *self.view.size), self.strides, dtype=image.dtype).copy_(image)
+        image = image.unsqueeze(0) if self.is_batch else image
         wanted = self.tensor_class or torch.Tensor
         return image if type(image) is wanted else image.as_subclass(wanted)
 
     def _cut_from(self, whole: torch.Tensor) -> torch.Tensor:
         assert self.part_of is not None
         (height, width), (_, top, left) = self.view.size, self.part_of
-        part = whole.as_subclass(torch.Tensor)[:, top : top + height, left : left + width]
+        part = whole.as_subclass(torch.Tensor)[..., top : top + height, left : left + width]
+        part = part[0] if part.dim() == 4 else part
+        part = part.unsqueeze(0) if self.is_batch else part
         return part if self.tensor_class is None else part.as_subclass(self.tensor_class)
 
 

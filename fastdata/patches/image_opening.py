@@ -34,6 +34,7 @@ def image_opening(
     read_file_for: Callable[[Any], Any],
     decoders_for: Mapping[str, Callable[[Any], Any]],
     torchcodecs_for: Mapping[str, Callable[[Any], Any]],
+    processing_for: Callable[[Any], Any],
     stacking_for: Callable[[Any], Any],
 ) -> Replacements:
     """Returns the replacements, not in force yet.
@@ -50,6 +51,7 @@ def image_opening(
         read_file_for: makes the replacement of the operator of torch by which torchvision reads a file.
         decoders_for: by name, makes the replacement of an operator by which it decodes.
         torchcodecs_for: by name, makes the replacement of an operator by which torchcodec decodes images.
+        processing_for: makes the replacement of the method by which transformers' processors make tensors of images.
         stacking_for: makes the replacement of what torch's default_collate does with tensors; where a program has put a
             function of its own there, nothing is replaced.
     """
@@ -75,6 +77,9 @@ def image_opening(
             for name, operator_for in torchcodecs_for.items():
                 if hasattr(torchcodec, name):
                     replacements.replace(vars(torchcodec), name, operator_for)
+        processors = getattr(sys.modules.get("transformers.image_processing_backends"), "TorchvisionBackend", None)
+        if processors is not None and hasattr(processors, "process_image"):
+            replacements.replace(processors, "process_image", processing_for)
         if (names := old_wrap()) is not None:
             replacements.replace(names, "wrap", _asking_the_class)
         if collate.default_collate_fn_map.get(torch.Tensor) is collate.collate_tensor_fn:

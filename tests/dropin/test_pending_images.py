@@ -208,3 +208,20 @@ def test_those_who_pass_by_torchs_functions_get_no_other_pixels() -> None:
         except Exception:  # noqa: BLE001 - an error is right, too
             continue
         assert torch.equal(ours.detach() + 0, use(plain()).detach())
+
+
+def test_a_batch_of_one_image_is_a_view_of_it() -> None:
+    for convert in ("to_tensor", "pil_to_tensor"):
+        image, wanted = pending(convert), plain(convert)
+        batch = image.unsqueeze(0)
+        assert type(batch) is PendingImage
+        assert batch.shape == (1, 3, 30, 40)
+        assert batch.stride() == wanted.unsqueeze(0).stride()
+        assert torch.equal(batch[..., 2:9, 3:7], wanted.unsqueeze(0)[..., 2:9, 3:7])
+        for one, other in ((image, batch), (wanted, wanted.unsqueeze(0))):
+            other[0].add_(1)
+            one.sub_(3)
+        assert torch.equal(image, wanted)
+        assert torch.equal(batch, wanted.unsqueeze(0))
+        assert torch.equal(torch.stack([batch, batch]), torch.stack([wanted.unsqueeze(0)] * 2))
+        assert torch.equal(batch.flip(-1), wanted.unsqueeze(0).flip(-1))
