@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fastdata.diagnosis.observation import TENSOR_CORES_WANT, Observation
-from fastdata.diagnosis.speedup_model import Advice, gain_of, step_seconds
+from fastdata.diagnosis.speedup_model import Advice, advice, gain_of, measured_speedup, step_seconds
 from fastdata.terminal.words import counted
 
 __all__ = ["about_compute", "about_device"]
@@ -25,12 +25,11 @@ def about_compute(seen: Observation) -> Iterator[Advice]:
 
 def _tried(seen: Observation, key: str, why: str, change: str, *, is_fault: bool = False) -> Advice:
     """Advice whose gain is known if it was tried."""
-    before, after = seen.trials.get(key, (math.nan, math.nan))
-    gain = gain_of(seen, compute_speedup=before / after) if key in seen.trials else math.nan
+    times = measured_speedup(seen, key)
+    gain = gain_of(seen, compute_speedup=times)
     return Advice(
-        key=key, side="compute", why=why, change=change, gain=gain, measured=gain, reach=before / after,
-        is_fault=is_fault,
-    )  # fmt: skip
+        key=key, side="compute", why=why, change=change, gain=gain, measured=gain, reach=times, is_fault=is_fault
+    )
 
 
 def _left_on(seen: Observation) -> Iterator[Advice]:
@@ -58,15 +57,9 @@ def _about_float64(seen: Observation) -> Iterator[Advice]:
         return
     slowdown = seen.facts.float64_slowdown or math.nan
     measured = "" if math.isnan(slowdown) else f", in which matrices take {slowdown:.1f} times longer here"
-    yield Advice(
-        key="float64",
-        side="compute",
-        why=f"the model computes in float64{measured}",
-        change="model.float(), and .float() on inputs that NumPy made float64",
-        gain=gain_of(seen, compute_speedup=slowdown),
-        reach=slowdown,
-        is_fault=True,
-    )
+    why = f"the model computes in float64{measured}"
+    change = "model.float(), and .float() on inputs that NumPy made float64"
+    yield advice(seen, "float64", "compute", slowdown, why, change, is_fault=True)
 
 
 def _needless(seen: Observation) -> Iterator[Advice]:
@@ -75,32 +68,23 @@ def _needless(seen: Observation) -> Iterator[Advice]:
     if facts.biases_before_norm:
         times = compute / (compute - min(facts.bias_cost_s, 0.9 * compute))
         names = ", ".join(facts.biases_before_norm[:3]) + (" …" if len(facts.biases_before_norm) > 3 else "")
-        yield Advice(
-            key="bias_before_norm",
-            side="compute",
-            why=f"{counted(len(facts.biases_before_norm), 'layer')} with a bias that the normalisation behind removes: "
-            f"{names}",
-            change="bias=False in these layers",
-            gain=gain_of(seen, compute_speedup=times),
-            reach=times,
-            is_fault=True,
-        )
+        layers = counted(len(facts.biases_before_norm), "layer")
+        why = f"{layers} with a bias that the normalisation behind removes: {names}"
+        change = "bias=False in these layers"
+        yield advice(seen, "bias_before_norm", "compute", times, why, change, is_fault=True)
     if facts.zeroes_gradients:
         why = "gradients are filled with zeros in every step"
         yield _tried(seen, "set_to_none", why, "optimizer.zero_grad()  # to None")
     if facts.gradients_in_eval:
-        cost = ""
+        reach = math.nan
+        why = f"{', '.join(facts.gradients_in_eval)} in evaluation mode records what a backward pass would need"
         if facts.eval_ms:
-            cost = f": a batch of validation takes {facts.eval_ms[0]:.1f} ms, {facts.eval_ms[1]:.1f} without"
+            why += f": a batch of validation takes {facts.eval_ms[0]:.1f} ms, {facts.eval_ms[1]:.1f} without"
+            reach = facts.eval_ms[0] / facts.eval_ms[1]
         yield Advice(
-            key="gradients_in_validation",
-            side="compute",
-            why=f"{', '.join(facts.gradients_in_eval)} in evaluation mode records what a backward pass would need"
-            f"{cost}",
+            key="gradients_in_validation", side="compute", why=why, reach=reach, is_fault=True,
             change="with torch.inference_mode(): around validation",
-            reach=facts.eval_ms[0] / facts.eval_ms[1] if facts.eval_ms else math.nan,
-            is_fault=True,
-        )
+        )  # fmt: skip
 
 
 def _about_syncs(seen: Observation) -> Iterator[Advice]:
@@ -113,16 +97,11 @@ def _about_syncs(seen: Observation) -> Iterator[Advice]:
             cost = min(place.blocked_s, compute - place.blocked_s)  # if host and device work side by side
         if not on_device and cost < 0.02 * compute:
             continue
-        yield Advice(
-            key="synchronisation",
-            side="compute",
-            why=f"{place.place} calls {place.calls} {place.per_step:.0f} times per step"
-            + (", each of which waits for the device" if on_device else ""),
-            change="add up tensors and read their sum once in a while, outside of the step",
-            gain=gain_of(seen, compute_speedup=compute / max(1e-9, compute - cost)),
-            reach=compute / max(1e-9, compute - cost),
-            is_fault=True,
-        )
+        why = f"{place.place} calls {place.calls} {place.per_step:.0f} times per step"
+        why += ", each of which waits for the device" if on_device else ""
+        change = "add up tensors and read their sum once in a while, outside of the step"
+        times = compute / max(1e-9, compute - cost)
+        yield advice(seen, "synchronisation", "compute", times, why, change, is_fault=True)
 
 
 def _choices(seen: Observation) -> Iterator[Advice]:
@@ -133,12 +112,9 @@ def _choices(seen: Observation) -> Iterator[Advice]:
             seen, "amp", "the model computes in float32", f"with torch.autocast({facts.device!r}, torch.bfloat16):"
         )
     if "channels_last" in seen.trials or (facts.convolutions and facts.device != "cpu" and not facts.channels_last):
-        yield _tried(
-            seen,
-            "channels_last",
-            f"{counted(facts.convolutions, 'convolution')} of images in NCHW",
-            "model.to(memory_format=torch.channels_last), and DataLoader(…, memory_format=torch.channels_last)",
-        )
+        why = f"{counted(facts.convolutions, 'convolution')} of images in NCHW"
+        change = "model.to(memory_format=torch.channels_last), and DataLoader(…, memory_format=torch.channels_last)"
+        yield _tried(seen, "channels_last", why, change)
     if "cudnn_benchmark" in seen.trials or (
         facts.device == "cuda" and facts.convolutions and not facts.cudnn_benchmark
     ):
@@ -148,20 +124,12 @@ def _choices(seen: Observation) -> Iterator[Advice]:
     if "compile" in seen.trials or (facts.device == "cuda" and not facts.compiled):
         yield _tried(seen, "compile", "the model is not compiled", "torch.compile(model)")
     if facts.device == "cuda" and in_float32 and not facts.tf32:
-        yield _tried(
-            seen,
-            "tf32",
-            "float32 matrices are multiplied without tensor cores",
-            "torch.set_float32_matmul_precision('high')",
-        )
+        why = "float32 matrices are multiplied without tensor cores"
+        yield _tried(seen, "tf32", why, "torch.set_float32_matmul_precision('high')")
     if "larger_batches" in seen.trials:
         size = facts.batch_size
-        yield _tried(
-            seen,
-            "larger_batches",
-            f"computing takes less per image in batches of {2 * size} than of {size}",
-            f"batch_size={2 * size}, with a learning rate to match",
-        )
+        why = f"computing takes less per image in batches of {2 * size} than of {size}"
+        yield _tried(seen, "larger_batches", why, f"batch_size={2 * size}, with a learning rate to match")
 
 
 # ---- device and ranks
@@ -171,22 +139,15 @@ def about_device(seen: Observation) -> Iterator[Advice]:
     """Yields advice on data-parallel training, copies to the GPU, sizes for tensor cores, and balance of the ranks."""
     facts = seen.facts
     if facts.data_parallel:
-        yield Advice(
-            key="data_parallel",
-            side="compute",
-            why="nn.DataParallel copies the model in each step, and one process feeds all GPUs",
-            change="DistributedDataParallel, started by torchrun",
-            is_fault=True,
-        )
+        why = "nn.DataParallel copies the model in each step, and one process feeds all GPUs"
+        change = "DistributedDataParallel, started by torchrun"
+        yield Advice(key="data_parallel", side="compute", why=why, change=change, is_fault=True)
     if facts.device == "cuda":
         yield from _about_copies(seen)
         if facts.autocast and facts.odd_channels:
-            yield Advice(
-                key="multiples_of_8",
-                side="compute",
-                why=f"tensor cores want multiples of 8: {', '.join(facts.odd_channels[:3])}",
-                change="numbers of channels that are multiples of 8",
-            )
+            why = f"tensor cores want multiples of 8: {', '.join(facts.odd_channels[:3])}"
+            change = "numbers of channels that are multiples of 8"
+            yield Advice(key="multiples_of_8", side="compute", why=why, change=change)
         if facts.batch_size % TENSOR_CORES_WANT:
             wanted = TENSOR_CORES_WANT * math.ceil(facts.batch_size / TENSOR_CORES_WANT)
             yield _tried(seen, "batch_size", f"the batch size is {facts.batch_size}", f"a multiple of 8: {wanted}")
@@ -216,21 +177,11 @@ def _about_copies(seen: Observation) -> Iterator[Advice]:
 
     if facts.pageable_copies:
         times = without(facts.pageable_copy_ms - facts.copy_ms)
-        yield Advice(
-            key="pin_memory",
-            side="compute",
-            why="batches are copied to the GPU from memory that is not pinned",
-            change="DataLoader(…, pin_memory=True), or device='cuda' of fastdata's loader",
-            gain=gain_of(seen, compute_speedup=times),
-            reach=times,
-        )
+        why = "batches are copied to the GPU from memory that is not pinned"
+        change = "DataLoader(…, pin_memory=True), or device='cuda' of fastdata's loader"
+        yield advice(seen, "pin_memory", "compute", times, why, change)
     if facts.blocking_copies:
         times = without(facts.pageable_copy_ms if facts.pageable_copies else facts.copy_ms)
-        yield Advice(
-            key="non_blocking",
-            side="compute",
-            why="the program waits for each copy to the GPU",
-            change=".to(device, non_blocking=True) from pinned memory, or device='cuda' of fastdata's loader",
-            gain=gain_of(seen, compute_speedup=times),
-            reach=times,
-        )
+        why = "the program waits for each copy to the GPU"
+        change = ".to(device, non_blocking=True) from pinned memory, or device='cuda' of fastdata's loader"
+        yield advice(seen, "non_blocking", "compute", times, why, change)

@@ -9,6 +9,7 @@ from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.speedup_model import (
     BUSY,
     Advice,
+    advice,
     cores_in_use,
     gain_of,
     measured_speedup,
@@ -62,38 +63,20 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
     ours, verdict = seen.changed.get("fastdata"), seen.alone.verdict
     times = seen.alone.batch_s / ours.batch_s if ours is not None else math.nan
     if not seen.is_ours and ours is not None:
-        yield Advice(
-            key="fastdata",
-            side="data",
-            why=f"over your dataset fastdata's loader gave {ours.images_per_s:.0f} images/s instead of "
-            f"{seen.alone.images_per_s:.0f} ({ours.verdict})",
-            change="from fastdata import DataLoader (instead of from torch.utils.data), or: fastdata run SCRIPT",
-            gain=gain_of(seen, data_speedup=times),
-            measured=measured_speedup(seen, "fastdata"),
-            reach=times,
+        why = (
+            f"over your dataset fastdata's loader gave {ours.images_per_s:.0f} images/s instead of "
+            f"{seen.alone.images_per_s:.0f} ({ours.verdict})"
         )
+        change = "from fastdata import DataLoader (instead of from torch.utils.data), or: fastdata run SCRIPT"
+        yield advice(seen, "fastdata", "data", times, why, change)
     if verdict is not None and verdict.kind == "not accelerated" and not wait_share(seen) < _WORTH_A_REWRITE:
-        yield Advice(
-            key="not_accelerated",
-            side="data",
-            why=f"the loader is {verdict.kind}: {verdict.reason}",
-            change=verdict.change or "see loader.explain()",
-            gain=gain_of(seen, data_speedup=_if_native(seen)) if not math.isnan(_if_native(seen)) else math.nan,
-            reach=_if_native(seen),
-            is_fault=True,
-        )
+        why, change = f"the loader is {verdict.kind}: {verdict.reason}", verdict.change or "see loader.explain()"
+        yield advice(seen, "not_accelerated", "data", _if_native(seen), why, change, is_fault=True)
     backend = seen.changed.get("backend")
     if backend is not None:
         times = seen.alone.batch_s / backend.batch_s
-        yield Advice(
-            key="backend",
-            side="data",
-            why=f"backend='auto' gave {backend.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}",
-            change="leave backend out, or write backend='auto'",
-            gain=gain_of(seen, data_speedup=times),
-            measured=measured_speedup(seen, "backend"),
-            reach=times,
-        )
+        why = f"backend='auto' gave {backend.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}"
+        yield advice(seen, "backend", "data", times, why, "leave backend out, or write backend='auto'")
     yield from _about_augmenting(seen)
 
 
@@ -104,16 +87,13 @@ def _about_augmenting(seen: Observation) -> Iterator[Advice]:
     if there is None or here is None or seen.alone is None or here.batch_s < _WORTH * there.batch_s:
         return
     times = seen.alone.batch_s / there.batch_s
-    yield Advice(
-        key="augment_on_device",
-        side="data",
-        why=f"augmentations on the GPU, on whole batches, gave {there.images_per_s:.0f} images/s instead of "
-        f"{here.images_per_s:.0f}; they take some of its time",
-        change=("" if seen.is_ours else "with fastdata's loader: ")
-        + "DataLoader(…, device='cuda', augment_on='device')",
-        gain=gain_of(seen, data_speedup=times),
-        reach=times,
+    why = (
+        f"augmentations on the GPU, on whole batches, gave {there.images_per_s:.0f} images/s instead of "
+        f"{here.images_per_s:.0f}; they take some of its time"
     )
+    change = "" if seen.is_ours else "with fastdata's loader: "
+    change += "DataLoader(…, device='cuda', augment_on='device')"
+    yield advice(seen, "augment_on_device", "data", times, why, change)
 
 
 def _if_native(seen: Observation) -> float:
@@ -206,13 +186,9 @@ def _about_restarts(seen: Observation) -> Iterator[Advice]:
     step_s = seen.real.step_s if seen.real is not None else seen.alone.batch_s
     epoch_s = seen.epoch_batches * step_s
     if seen.restarts_workers and epoch_s > 0 and start_s > _RESTARTS * (epoch_s + start_s):
-        yield Advice(
-            key="persistent_workers",
-            side="data",
-            why=f"worker processes start in each epoch, which takes {start_s:.1f} s of {epoch_s + start_s:.1f}",
-            change="persistent_workers=True",
-            gain=(epoch_s + start_s) / epoch_s,
-        )
+        why = f"worker processes start in each epoch, which takes {start_s:.1f} s of {epoch_s + start_s:.1f}"
+        gain, change = (epoch_s + start_s) / epoch_s, "persistent_workers=True"
+        yield Advice(key="persistent_workers", side="data", why=why, change=change, gain=gain)
 
 
 def _about_files(seen: Observation) -> Iterator[Advice]:
@@ -226,16 +202,12 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
         smaller = max(1.0, shown / 4)
         times = 1 / (1 - data + data / smaller)
         side = 2 * round(math.sqrt(sample.shown_px))
-        yield Advice(
-            key="oversized",
-            converts=True,
-            side="data",
-            why=f"images have {sample.width} x {sample.height} pixels, {shown:.0f} times those that are shown, and "
-            f"decoding them is {data:.0%} of loading",
-            change=f"fastdata convert FOLDER SHARDS --max-side {side} (crops of less than half the image get coarser)",
-            gain=gain_of(seen, data_speedup=times),
-            reach=times,
+        why = (
+            f"images have {sample.width} x {sample.height} pixels, {shown:.0f} times those that are shown, and "
+            f"decoding them is {data:.0%} of loading"
         )
+        change = f"fastdata convert FOLDER SHARDS --max-side {side} (crops of less than half the image get coarser)"
+        yield advice(seen, "oversized", "data", times, why, change, converts=True)
     now = seen.decode_ms.get("index" if seen.has_index else "file", math.nan)
     native = seen.is_ours or "fastdata" in seen.changed
     for key, kind, change in (
@@ -262,16 +234,9 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
     if sample.progressive > _PROGRESSIVE and data > 0:
         less = now / seen.decode_ms.get("unpacked", math.nan)
         times = 1 / (1 - data + data / less) if native else math.nan
-        yield Advice(
-            key="progressive",
-            converts=True,
-            side="data",
-            why=f"{sample.progressive:.0%} of the images are progressive JPEGs, of which all scans must be read",
-            change="fastdata convert FOLDER SHARDS --unpacked, or save them as baseline JPEGs",
-            gain=gain_of(seen, data_speedup=times),
-            reach=times,
-            is_fault=True,
-        )
+        why = f"{sample.progressive:.0%} of the images are progressive JPEGs, of which all scans must be read"
+        change = "fastdata convert FOLDER SHARDS --unpacked, or save them as baseline JPEGs"
+        yield advice(seen, "progressive", "data", times, why, change, is_fault=True, converts=True)
 
 
 def _as_found(seen: Observation) -> float:
@@ -307,16 +272,9 @@ def _about_storage(seen: Observation) -> Iterator[Advice]:
         speed = f"; files come at {seen.sample.storage_mb_per_s:.0f} MB/s, {seen.sample.storage_ms:.1f} ms each"
     if share > 0.4:
         times = min(1 / (1 - share), _MOST_BY_STORAGE)
-        yield Advice(
-            key="storage",
-            converts=True,
-            side="data",
-            why=f"{share:.0%} of the time of a sample nobody computes: it waits for storage or network{speed}",
-            change="fastdata convert FOLDER SHARDS on a local disk, or more workers, which wait side by side",
-            gain=gain_of(seen, data_speedup=times),
-            reach=times,
-        )
+        why = f"{share:.0%} of the time of a sample nobody computes: it waits for storage or network{speed}"
+        change = "fastdata convert FOLDER SHARDS on a local disk, or more workers, which wait side by side"
+        yield advice(seen, "storage", "data", times, why, change, converts=True)
     elif seen.slow_storage:
-        yield Advice(
-            key="storage", side="data", why=f"{seen.slow_storage}{speed}", change="fastdata convert FOLDER SHARDS"
-        )
+        why, change = f"{seen.slow_storage}{speed}", "fastdata convert FOLDER SHARDS"
+        yield Advice(key="storage", side="data", why=why, change=change)

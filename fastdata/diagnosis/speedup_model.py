@@ -13,6 +13,7 @@ from fastdata.diagnosis.observation import Loading, Observation, Stretch
 __all__ = [
     "BUSY",
     "Advice",
+    "advice",
     "cores_in_use",
     "expected_step_s",
     "gain_of",
@@ -135,6 +136,18 @@ def gain_of(
     now = expected_step_s(seen)
     then = expected_step_s(seen, compute_speedup=compute_speedup, data_speedup=data_speedup, with_workers=with_workers)
     return now / then if then > 0 else math.nan
+
+
+def advice(
+    seen: Observation, key: str, side: str, times: float, why: str, change: str, *,
+    is_fault: bool = False, converts: bool = False,
+) -> Advice:  # fmt: skip
+    """Advice that makes one side of the step this number of times faster, NaN if that is not known."""
+    gain = gain_of(seen, compute_speedup=times) if side == "compute" else gain_of(seen, data_speedup=times)
+    return Advice(
+        key=key, side=side, why=why, change=change, gain=gain, measured=measured_speedup(seen, key), reach=times,
+        is_fault=is_fault, converts=converts,
+    )  # fmt: skip
 
 
 def most_gain(seen: Observation, side: str) -> float:
