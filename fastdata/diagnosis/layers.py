@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from fastdata.system import cuda
 
-__all__ = ["Like", "bias_cost_s", "eval_ms", "float64_slowdown", "is_in_channels_last"]
+__all__ = ["bias_cost_s", "eval_ms", "float64_slowdown", "is_in_channels_last"]
 
 _EVAL_ROUNDS, _MATRIX_ROUNDS = 3, 3
 _FEWEST_PAIRS, _MOST_PAIRS, _BIAS_S = 5, 30, 0.6  # of calls of a layer with and without its bias, and seconds for them
@@ -25,29 +24,15 @@ def is_in_channels_last(tensor: torch.Tensor) -> bool:
     return four and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-@dataclass(frozen=True)
-class Like:
-    """Shape, dtype, device and memory format of a tensor."""
+def bias_cost_s(layer: nn.Module, like: torch.Tensor) -> float:
+    """Seconds that a layer's bias takes, forward and backward: the median of pairs with and without it.
 
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-    is_channels_last: bool
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> Like:
-        """Describes this tensor."""
-        return cls(tensor.shape, tensor.dtype, tensor.device, is_in_channels_last(tensor))
-
-    def made(self) -> torch.Tensor:
-        """Tensor of ones of this kind."""
-        form = torch.channels_last if self.is_channels_last else torch.contiguous_format
-        return torch.ones(self.shape, dtype=self.dtype, device=self.device).contiguous(memory_format=form)
-
-
-def bias_cost_s(layer: nn.Module, given: torch.Tensor) -> float:
-    """Seconds that a layer's bias takes, forward and backward: the median of pairs with and without it."""
+    Args:
+        layer: a layer with weight and bias.
+        like: tensor like its input, on any device.
+    """
     costs: list[float] = []
+    given = torch.ones_like(like, device=next(layer.parameters()).device)
     bias, deadline = layer.bias, time.perf_counter() + _BIAS_S
     with torch.enable_grad():
         while len(costs) < _FEWEST_PAIRS or (len(costs) < _MOST_PAIRS and time.perf_counter() < deadline):

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils._pytree import tree_leaves
 
-from fastdata.diagnosis.layers import Like, bias_cost_s, eval_ms, float64_slowdown, is_in_channels_last
+from fastdata.diagnosis.layers import bias_cost_s, eval_ms, float64_slowdown, is_in_channels_last
 from fastdata.diagnosis.loader_facts import ranks
 from fastdata.diagnosis.observation import Facts, SyncPlace
 
@@ -50,9 +50,9 @@ class Look:
         self._facts = Facts()
         self._depth = 0
         self._names: dict[int, str] = {}
-        self._made_by: dict[int, tuple[nn.Module, Like, Any]] = {}  # layer, input, and the output by its id
-        self._before_norm: dict[int, tuple[nn.Module, Like, Any]] = {}  # layers, inputs, and outputs' autograd nodes
-        self._biased: dict[int, tuple[nn.Module, Like | None]] = {}  # with what it was called with
+        self._made_by: dict[int, tuple[nn.Module, torch.Tensor, Any]] = {}  # layer, like its input, output by its id
+        self._before_norm: dict[int, tuple[nn.Module, torch.Tensor, Any]] = {}  # with outputs' autograd nodes
+        self._biased: dict[int, tuple[nn.Module, torch.Tensor | None]] = {}  # with what it was called with
         self._reads: dict[tuple[str, str], list[tuple[int, float, float]]] = {}  # (step, began, ended) by place
         self._in_training: set[str] = set()  # models that were called in this mode
         self._copies: list[bool] = []  # to a device: whether they block
@@ -134,7 +134,7 @@ class Look:
         """Times the layers with needless biases, with and without; and matrices in float64 if the program has them."""
         if self._biased:
             self._facts.bias_cost_s = sum(
-                bias_cost_s(layer, like.made()) for layer, like in self._biased.values() if like is not None
+                bias_cost_s(layer, like) for layer, like in self._biased.values() if like is not None
             ) * (len(self._biased) / min(len(self._biased), _MEASURED_LAYERS))
         if "float64" in self._facts.dtypes:
             self._facts.float64_slowdown = float64_slowdown(self._facts.device)
@@ -170,7 +170,7 @@ class Look:
         takes_and_makes = isinstance(made, torch.Tensor) and given and isinstance(given[0], torch.Tensor)
         if isinstance(module, _WITH_BIAS) and module.bias is not None and takes_and_makes:
             # Activations are not kept alive: a program may have no room for them.
-            self._made_by[id(made)] = module, Like.of(given[0]), weakref.ref(made)
+            self._made_by[id(made)] = module, torch.empty_like(given[0], device="meta"), weakref.ref(made)
         if self._depth == 0:
             self._made_by.clear()
             self._note_use(module, made)
