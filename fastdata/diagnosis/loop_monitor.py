@@ -36,6 +36,7 @@ from fastdata.diagnosis.loader_facts import is_compiled, ranks
 from fastdata.diagnosis.measurement_plan import MeasurementPlan
 from fastdata.diagnosis.monitored_loader import MonitoredIterator, Turn, UsedLoader
 from fastdata.diagnosis.observation import Step
+from fastdata.diagnosis.replacing import replace
 from fastdata.diagnosis.step_timer import Marks
 from fastdata.measuring.cpu_time import tree_cpu_s
 
@@ -105,10 +106,8 @@ class LoopMonitor:
         with ExitStack() as stack:
             for owner in (torch.utils.data.DataLoader, our_loaders.StatelessDataLoader):
                 if "__iter__" in vars(owner):
-                    stack.callback(setattr, owner, "__iter__", owner.__iter__)
-                    owner.__iter__ = self._wrapping(owner.__iter__)  # type: ignore[method-assign]
-            stack.callback(setattr, BaseProcess, "start", BaseProcess.start)
-            BaseProcess.start = self._counting(BaseProcess.start)  # type: ignore[method-assign]
+                    replace(stack, owner, "__iter__", self._wrapping)
+            replace(stack, BaseProcess, "start", self._counting)
             stack.enter_context(self._marks.installed())
             try:
                 yield

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 from fastdata.diagnosis.layers import bias_cost_s, eval_ms, float64_slowdown, is_in_channels_last
 from fastdata.diagnosis.loader_facts import ranks
 from fastdata.diagnosis.observation import Facts, SyncPlace
+from fastdata.diagnosis.replacing import replace
 
 __all__ = ["Look"]
 
@@ -68,11 +69,11 @@ class Look:
             stack.callback(torch_module.register_module_forward_pre_hook(self._before_forward).remove)
             stack.callback(torch_module.register_module_forward_hook(self._after_forward, always_call=True).remove)
             for name in _READS:
-                _replace(stack, torch.Tensor, name, self._noting_read(name))
-            _replace(stack, torch.Tensor, "to", self._noting_copy)
-            _replace(stack, torch.Tensor, "cuda", self._noting_copy)
-            _replace(stack, torch.optim.Optimizer, "zero_grad", self._noting_zero_grad)
-            _replace(stack, torch.autograd, "backward", self._before_backward)
+                replace(stack, torch.Tensor, name, self._noting_read(name))
+            replace(stack, torch.Tensor, "to", self._noting_copy)
+            replace(stack, torch.Tensor, "cuda", self._noting_copy)
+            replace(stack, torch.optim.Optimizer, "zero_grad", self._noting_zero_grad)
+            replace(stack, torch.autograd, "backward", self._before_backward)
             try:
                 yield
             finally:
@@ -330,13 +331,6 @@ def _uses(nodes: list[Any], roots: list[Any]) -> list[int]:
                 seen.add(node)
                 left.append(node)
     return [counts[id(node)] for node in nodes]
-
-
-def _replace(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replaces a method until the stack is left."""
-    had_own, original = name in vars(owner), getattr(owner, name)
-    setattr(owner, name, make(original))
-    stack.callback(lambda: setattr(owner, name, original) if had_own else delattr(owner, name))
 
 
 def _place_of_caller() -> str | None:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from fastdata.diagnosis.observation import SampleTimes
 from fastdata.diagnosis.own_steps import profiled, slowest_step
+from fastdata.diagnosis.replacing import replace
 from fastdata.loaders import resample
 from fastdata.loaders.per_image import inspect
 from fastdata.native import IndexUse, JpegIndexes, available
@@ -78,22 +79,16 @@ class _Opened:
         with ExitStack() as stack:
             image, file = sys.modules.get("PIL.Image"), sys.modules.get("PIL.ImageFile")
             if image is not None:
-                self._replace(stack, image, "open", self._noting_open)
-                self._replace(stack, image.Image, "resize", lambda original: self._timed(original, "resize_s"))
+                replace(stack, image, "open", self._noting_open)
+                replace(stack, image.Image, "resize", lambda original: self._timed(original, "resize_s"))
             if file is not None:
-                self._replace(stack, file.ImageFile, "load", lambda original: self._timed(original, "decode_s"))
+                replace(stack, file.ImageFile, "load", lambda original: self._timed(original, "decode_s"))
             opencv = sys.modules.get("cv2")
             if opencv is not None:
-                self._replace(stack, opencv, "imread", self._noting_imread)
-                self._replace(stack, opencv, "imdecode", lambda original: self._timed(original, "decode_s"))
-                self._replace(stack, opencv, "resize", lambda original: self._timed(original, "resize_s"))
+                replace(stack, opencv, "imread", self._noting_imread)
+                replace(stack, opencv, "imdecode", lambda original: self._timed(original, "decode_s"))
+                replace(stack, opencv, "resize", lambda original: self._timed(original, "resize_s"))
             yield
-
-    @staticmethod
-    def _replace(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = getattr(owner, name)
-        setattr(owner, name, make(original))
-        stack.callback(setattr, owner, name, original)
 
     def _noting_open(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from fastdata.diagnosis.observation import Step
+from fastdata.diagnosis.replacing import replace
 from fastdata.system import cuda
 
 __all__ = ["Marks", "device_use", "finish_device_work"]
@@ -61,19 +62,16 @@ class Marks:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Notes all backward passes and updates of the process until the end of the block."""
-        backward = torch.autograd.backward
-        torch.autograd.backward = self._noting_backward(backward)
         starts: list[float] = []
         before = torch_optimizer.register_optimizer_step_pre_hook(
             lambda optimizer, *_: self._begin_update(optimizer, starts)
         )
         after = torch_optimizer.register_optimizer_step_post_hook(lambda *_: self._end_update(starts))
-        try:
+        with ExitStack() as stack:
+            stack.callback(after.remove)
+            stack.callback(before.remove)
+            replace(stack, torch.autograd, "backward", self._noting_backward)
             yield
-        finally:
-            torch.autograd.backward = backward
-            before.remove()
-            after.remove()
 
     def _noting_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(backward)

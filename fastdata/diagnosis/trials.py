@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.diagnosis.observation import TENSOR_CORES_WANT, Facts
+from fastdata.diagnosis.replacing import replace
 from fastdata.system import cuda
 
 __all__ = ["Trial", "trials_for"]
@@ -117,9 +118,8 @@ def _with_compiled(stack: ExitStack, models: Sequence[nn.Module], known: dict[in
 def _without_anomaly_mode(stack: ExitStack) -> None:
     """Switches anomaly mode off, also if the program switches it on in each step."""
     stack.callback(torch.set_anomaly_enabled, torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
-    stack.callback(setattr, torch, "set_anomaly_enabled", torch.set_anomaly_enabled)
     torch.set_anomaly_enabled(False)
-    torch.set_anomaly_enabled = lambda *_, **__: None
+    replace(stack, torch, "set_anomaly_enabled", lambda _: lambda *_, **__: None)
 
 
 def _without_tracing(stack: ExitStack) -> None:
@@ -139,9 +139,7 @@ def _without_determinism(stack: ExitStack) -> None:
 
 
 def _with_gradients_of_none(stack: ExitStack) -> None:
-    original = torch.optim.Optimizer.zero_grad
-    torch.optim.Optimizer.zero_grad = lambda self, set_to_none=True: original(self)  # type: ignore[method-assign]
-    stack.callback(setattr, torch.optim.Optimizer, "zero_grad", original)
+    replace(stack, torch.optim.Optimizer, "zero_grad", lambda original: lambda self, set_to_none=True: original(self))
 
 
 def _with_autocast(stack: ExitStack, device: str) -> None:
