@@ -24,7 +24,7 @@ from fastdata.diagnosis.loading import (
     augments_batches,
     changed_loader,
     is_ours,
-    may_start_workers,
+    loaders_to_try,
     measure_loading,
     restarts_workers,
     settings_of,
@@ -224,31 +224,27 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
     if not is_plain(loader):
         seen.limitations.append(f"changes of the loader: {type(loader).__name__} has an __iter__ of its own")
         return {}
-    found: dict[str, tuple[str, Callable[[], Any]]] = {}
-    if not seen.is_ours:
-        found["fastdata"] = ("fastdata's loader", lambda: changed_loader(loader))
-    elif loader.backend != "auto" and seen.alone.verdict and seen.alone.verdict.kind != "not accelerated":
-        found["backend"] = ("backend='auto'", lambda: changed_loader(loader, backend="auto"))
-    cpus = auto_threads()
-    if (cores_in_use(seen.alone) or 0.0) < BUSY * cpus and seen.num_workers < cpus:
-        what = f"num_workers={cpus}"
-        if not may_start_workers(loader):
-            seen.may_not_start_workers = True
-            seen.limitations.append(
-                f"{what}: worker processes would run the program anew, since they are not forked here"
-            )
-        elif seen.is_ours:
-            found["workers"] = (what, lambda: changed_loader(loader, num_workers=cpus))
-        else:
-            found["workers"] = (what, lambda: torchs_with(loader, num_workers=cpus))
+    found, cpus = loaders_to_try(loader), auto_threads()
+    names = {
+        "fastdata": "fastdata's loader",
+        "backend": "backend='auto'",
+        "workers": f"num_workers={cpus}",
+        "augment_on_device": "augment_on='device'",
+    }
+    if not seen.alone.verdict or seen.alone.verdict.kind == "not accelerated":
+        found.pop("backend", None)
+    if (cores_in_use(seen.alone) or 0.0) >= BUSY * cpus:
+        found.pop("workers", None)
+    elif seen.num_workers < cpus and "workers" not in found:
+        seen.may_not_start_workers = True
+        seen.limitations.append(
+            f"{names['workers']}: worker processes would run the program anew, since they are not forked here"
+        )
     if seen.facts.device == "cuda" and getattr(loader, "augment_on", "host") == "host":
         on_device = {"augment_on": "device", "draws": "sample"}  # "torch" draws for samples
         if augments_batches(changed_loader(loader, **on_device)):
-            found["augment_on_device"] = (
-                "augment_on='device'",
-                lambda: changed_loader(loader, device="cuda", **on_device),
-            )
-    return found
+            found["augment_on_device"] = partial(changed_loader, loader, device="cuda", **on_device)
+    return {key: (names[key], make) for key, make in found.items()}
 
 
 def _pace(seen: Observation, loader: Any, seconds: float) -> None:
