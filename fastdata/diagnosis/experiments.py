@@ -17,6 +17,7 @@ from fastdata.diagnosis.delivery import Delivery
 from fastdata.diagnosis.loader_facts import over_and_over, queued, ranks
 from fastdata.diagnosis.loading import loaders_to_try
 from fastdata.diagnosis.observation import Step, Stretch
+from fastdata.diagnosis.samples import threads_of_torch
 from fastdata.diagnosis.step_timer import device_use, finish_device_work
 from fastdata.diagnosis.trials import Trial
 from fastdata.errors import in_words
@@ -173,9 +174,7 @@ class Experiments:
                 self.now = None
             finally:
                 self._delivery.feed_from(None)
-            again = yield from self._once_filled(loader)  # the machine may have become quicker
-            if is_fed and self._train_alike(key, [now, again], [stretch]):
-                self.times[key] = min(now.step_s, again.step_s), stretch.step_s
+            yield from self._compare(key, loader, now, stretch if is_fed else None)
 
     def _once_filled(self, loader: Any) -> Generator[None, Step, Stretch]:
         """Steps behind those that the loader has had batches ready for."""
@@ -188,17 +187,17 @@ class Experiments:
 
     def fewer_threads(self, loader: Any, cpus: int, now: Stretch) -> Generator[None, Step, None]:
         """Steps with the loader's own batches, and so few threads of torch that the loader has cores of its own."""
-        before = torch.get_num_threads()
         fewer = max(1, math.ceil(cpus) - int(loader.num_workers))
-        if fewer >= before:
+        if fewer >= torch.get_num_threads():
             return
-        torch.set_num_threads(fewer)
-        try:
+        with threads_of_torch(fewer):
             for _ in range(2):
                 yield
             stretch = yield from self.timed(share=_TRIAL)
-        finally:
-            torch.set_num_threads(before)
+        yield from self._compare("torch_threads", loader, now, stretch)
+
+    def _compare(self, key: str, loader: Any, now: Stretch, changed: Stretch | None) -> Generator[None, Step, None]:
+        """Steps as they were, and the times of a change beside them: the machine may have become quicker."""
         again = yield from self._once_filled(loader)
-        if self._train_alike("torch_threads", [now, again], [stretch]):
-            self.times["torch_threads"] = min(now.step_s, again.step_s), stretch.step_s
+        if changed is not None and self._train_alike(key, [now, again], [changed]):
+            self.times[key] = min(now.step_s, again.step_s), changed.step_s

@@ -34,7 +34,7 @@ from fastdata.views.draw import draw_views
 from fastdata.views.header import parse_header
 from fastdata.views.philox import Key
 
-__all__ = ["Piece", "decoding_ms", "encoded_jpegs", "measure_samples", "shown_size"]
+__all__ = ["Piece", "decoding_ms", "encoded_jpegs", "measure_samples", "shown_size", "threads_of_torch"]
 
 _MOST_SAMPLES = 256
 _MOST_COLLATED = 64
@@ -158,7 +158,7 @@ def measure_samples(
     wanted = generator.permutation(count)[:_MOST_SAMPLES] if count <= 10**7 else generator.integers(count, size=256)
     samples: list[Any] = []
     waiting = WaitingTime()
-    with _threads_of_torch(1 if by_worker else torch.get_num_threads()):
+    with threads_of_torch(1 if by_worker else torch.get_num_threads()):
         dataset[int(wanted[0])]  # imports, and opens what is kept open
         deadline = time.perf_counter() + seconds
         with opened.watching():
@@ -205,7 +205,7 @@ def _own_step(dataset: Any, indices: Sequence[int], *, seconds: float) -> tuple[
 
 
 @contextmanager
-def _threads_of_torch(count: int) -> Iterator[None]:
+def threads_of_torch(count: int) -> Iterator[None]:
     """Sets the number of threads within torch's operations until the end of the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
