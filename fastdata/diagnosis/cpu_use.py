@@ -13,24 +13,11 @@ import psutil
 from fastdata.measuring.cpu_time import tree_cpu_s
 from fastdata.system.cpus import local_processes, usable_cpus
 
-__all__ = ["CpuMeter", "CpuUse", "Load", "load_now", "others_of"]
+__all__ = ["CpuMeter", "Load", "load_now", "others_of"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _SHORTEST_S = 0.5  # for which the system's counters, of 10 ms, are fine enough
 _NOT_BUSY = {"idle", "iowait", "guest", "guest_nice", "interrupt", "dpc"}  # or counted in another field
-
-
-@dataclass(frozen=True)
-class CpuUse:
-    """Means over a stretch of time, in cores.
-
-    Attributes:
-        own: this process and its children.
-        others: other programs, on the cores that this one may use; None where the system does not tell.
-    """
-
-    own: float
-    others: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,19 +44,22 @@ class CpuMeter:
         self._cgroup = cgroup
         self._began = self._now()
 
-    def use(self) -> CpuUse:
-        """CPU use since the meter was made."""
+    def use(self) -> tuple[float, float | None]:
+        """Mean cores since the meter was made: (own, others), of this process with its children, and of other programs.
+
+        Others count on the cores that this process may use; None where the system does not tell.
+        """
         before, now = self._began, self._now()
         wall_s, own_s, family_s, machine_s, container_s = (
             None if old is None or new is None else new - old for old, new in zip(before, now, strict=True)
         )
         wall_s, own_s = max(1e-9, wall_s or 0.0), own_s or 0.0
         if wall_s < _SHORTEST_S or machine_s is None or family_s is None:
-            return CpuUse(own_s / wall_s)
+            return own_s / wall_s, None
         usable = usable_cpus(self._cgroup)
         of_container = (container_s - family_s) / wall_s if container_s is not None else 0.0
         beyond = others_of(machine_s / wall_s, family_s / wall_s, cores=_cores(), usable=usable)
-        return CpuUse(own_s / wall_s, min(float(usable), max(beyond, of_container)))
+        return own_s / wall_s, min(float(usable), max(beyond, of_container))
 
     def _now(self) -> tuple[float | None, ...]:
         """Wall time, and CPU seconds: own, of all ranks, of the cores that may be used, and of the container."""

@@ -82,11 +82,11 @@ class Experiments:
         finish_device_work()
         extra_s = self._clock() - at + self._delivery.late_s - late_s
         self._delivery.preload(0)
-        use = meter.use()
-        stretch = Stretch.of(steps, extra_s=extra_s, cores=use.own)
+        own, others = meter.use()
+        stretch = Stretch.of(steps, extra_s=extra_s, cores=own)
         if preloads and not self._delivery.reads_ahead:
             stretch.step_s, stretch.wait_s = stretch.busy_s, 0.0
-        stretch.others = use.others
+        stretch.others = others
         stretch.device_use = statistics.mean(uses) if uses else None
         if not preloads:
             self._busy_s = stretch.busy_s

@@ -189,15 +189,15 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
     if getattr(loader, "device", None) is not None:  # batches are made on it
         finish_device_work()
         latest = time.perf_counter()
-    total_s, use = max(1e-9, latest - began), meter.use()
+    total_s, (own, others) = max(1e-9, latest - began), meter.use()
     stages = {name: value - stages_before.get(name, 0.0) for name, value in _stages(loader).items()}
     return Loading(
         what=what,
         batches=counted,
         batch_s=total_s / max(1, counted),
         images_per_s=images / total_s if images else math.nan,
-        cores=use.own,
-        others=use.others,
+        cores=own,
+        others=others,
         verdict=loader.verdict() if is_ours(loader) else None,
         stage_s={name: value / max(1, counted) for name, value in stages.items() if value > 0},
         first_s=first_s,
