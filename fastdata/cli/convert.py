@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastdata.cli.output import add_output, tell, wants_text
+from fastdata.cli.output import add_output, add_workers, tell, wants_text
 from fastdata.cli.problems import add_options, left_out_of, summary_of
 from fastdata.cli.verify import check_datasets
-from fastdata.cli.workers import add_workers
 from fastdata.errors import OptionError
 from fastdata.shards.conversion.convert import convert
 from fastdata.shards.conversion.inputs import open_source

@@ -1,14 +1,16 @@
-"""Opens the folder that a command is given, with the usual training transform."""
+"""Datasets that a command is given: shards and their splits, or a folder with the usual training transform."""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import DatasetError
 from fastdata.shards.format import MANIFEST_NAME
 
-__all__ = ["datasets_in", "open_folder", "refuse_splits"]
+__all__ = ["add_dataset", "datasets_in", "open_folder", "refuse_splits"]
 
 
 def open_folder(folder: str) -> Any:
@@ -41,7 +43,17 @@ def refuse_splits(folder: Path) -> None:
         raise DatasetError(f"{folder} contains the splits train and val; name one of them: {folder / 'train'}")
 
 
-def datasets_in(path: Path) -> list[Path]:
-    """The dataset in a folder, or those of its splits."""
+def add_dataset(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument DATASET, for `datasets_in`."""
+    parser.add_argument(
+        "dataset", help="a folder written by fastdata convert, or its URL (with splits: of one of them)"
+    )
+
+
+def datasets_in(place: str) -> Sequence[str | Path]:
+    """The dataset in a folder, or those of its splits; of a URL, itself."""
+    if "://" in place:
+        return [place]
+    path = Path(place)
     splits = sorted(found.parent for found in path.glob(f"*/{MANIFEST_NAME}"))
     return splits if splits and not (path / MANIFEST_NAME).exists() else [path]

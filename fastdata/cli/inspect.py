@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fastdata.cli.folders import datasets_in
+from fastdata.cli.folders import add_dataset, datasets_in
 from fastdata.shards.verify import read_manifest
 from fastdata.terminal.words import counted
 
@@ -19,9 +19,7 @@ _SHEET_IMAGES = 40
 def add_inspect(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     inspect = commands.add_parser("inspect", help="show what is in a dataset; --sheet draws some of its images")
-    inspect.add_argument(
-        "dataset", help="a folder written by fastdata convert, or its URL (with splits: of one of them)"
-    )
+    add_dataset(inspect)
     inspect.add_argument(
         "--sheet",
         type=Path,
@@ -32,7 +30,7 @@ def add_inspect(commands: Any) -> None:
 
 
 def _inspect(given: argparse.Namespace) -> None:
-    folders: list[Any] = [given.dataset] if "://" in given.dataset else datasets_in(Path(given.dataset))
+    folders = datasets_in(given.dataset)
     for folder in folders:
         _describe(folder)
         if given.sheet is None:

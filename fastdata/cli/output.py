@@ -1,4 +1,4 @@
-"""`--json` and `--quiet`: how a command prints what it came to."""
+"""Arguments of several commands: `--json` and `--quiet`, how a command prints what it came to, and `--workers`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-__all__ = ["add_output", "log", "tell", "wants_text"]
+from fastdata.system.cpus import auto_threads, parse_workers
+from fastdata.terminal.flags import argument
+
+__all__ = ["add_output", "add_workers", "log", "tell", "wants_text"]
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +24,16 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         help="print one JSON document on stdout; progress and errors go to stderr",
     )
     either.add_argument("--quiet", action="store_true", help="print errors only; the exit status says the rest")
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument --workers."""
+    parser.add_argument(
+        "--workers",
+        type=argument(partial(parse_workers, least=1)),
+        default=auto_threads(),
+        help="number of worker processes (default: one per usable CPU)",
+    )
 
 
 def wants_text(given: argparse.Namespace) -> bool:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.cli.convert import add_convert
-from fastdata.cli.folders import datasets_in
+from fastdata.cli.folders import add_dataset, datasets_in
 from fastdata.cli.inspect import add_inspect
-from fastdata.cli.output import add_output, tell
+from fastdata.cli.output import add_output, add_workers, tell
 from fastdata.cli.problems import add_options, left_out_of, summary_of
 from fastdata.cli.verify import add_verify
-from fastdata.cli.workers import add_workers
 from fastdata.errors import DatasetError
 from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.shards.conversion.job import ON_ERROR
@@ -70,9 +69,7 @@ def _add_restore(commands: Any) -> None:
         help="write the images of a dataset into files again, with the bytes and the names that they had; images that "
         "were stored in another format, and those of shards of earlier versions, are named by their keys",
     )
-    restore.add_argument(
-        "dataset", help="a folder written by fastdata convert, or its URL (with splits: of one of them)"
-    )
+    add_dataset(restore)
     restore.add_argument("destination", type=Path, metavar="DEST", help="a folder that is empty or does not exist")
     restore.add_argument("--resume", action="store_true", help="go on in a DEST that has files of an earlier run")
     restore.add_argument(
@@ -130,9 +127,7 @@ def _restore(given: argparse.Namespace) -> None:
     from fastdata.shards.conversion.restore import check_empty, restore_folder
     from fastdata.shards.dataset import ShardDataset
 
-    is_remote = "://" in given.dataset
-    folders = [given.dataset] if is_remote else datasets_in(Path(given.dataset))
-    datasets = {Path(folder).name: ShardDataset(folder) for folder in folders}
+    datasets = {Path(folder).name: ShardDataset(folder) for folder in datasets_in(given.dataset)}
     if not given.resume:
         check_empty(given.destination)
     count, damaged = 0, []

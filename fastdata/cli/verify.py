@@ -9,9 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fastdata.cli.folders import datasets_in
-from fastdata.cli.output import add_output, tell
-from fastdata.cli.workers import add_workers
+from fastdata.cli.folders import add_dataset, datasets_in
+from fastdata.cli.output import add_output, add_workers, tell
 from fastdata.errors import ShardError
 from fastdata.shards.verify import Fault, verify_folder
 from fastdata.terminal.words import counted
@@ -24,9 +23,7 @@ def add_verify(commands: Any) -> None:
     verify = commands.add_parser(
         "verify", help="check every index and checksum of a dataset, and every image with --decode"
     )
-    verify.add_argument(
-        "dataset", help="a folder written by fastdata convert, or its URL (with splits: of one of them)"
-    )
+    add_dataset(verify)
     verify.add_argument("--decode", action="store_true", help="also decode every image")
     add_workers(verify)
     add_output(verify)
@@ -34,8 +31,7 @@ def add_verify(commands: Any) -> None:
 
 
 def _verify(given: argparse.Namespace) -> None:
-    folders: Sequence[str | Path] = [given.dataset] if "://" in given.dataset else datasets_in(Path(given.dataset))
-    check_datasets(given, given.dataset, folders, decode=given.decode, document={})
+    check_datasets(given, given.dataset, datasets_in(given.dataset), decode=given.decode, document={})
 
 
 def check_datasets(
