@@ -90,24 +90,24 @@ manifest, as fastdata convert writes them."""
 
 def _index(given: argparse.Namespace) -> None:
     folder = Path(given.dataset)
+    place: str | Path = folder
     if given.to is None and "://" in given.dataset:
-        manifest = index_in_store(given.dataset, workers=given.workers, force=given.force)
-        told = f"{given.dataset}: {counted(manifest.samples, 'image')} in {counted(len(manifest.shards), 'shard')}"
-        tell(given, told, {"dataset": given.dataset, "images": manifest.samples, "shards": len(manifest.shards)})
-        return
-    if given.to is not None and (not folder.is_dir() or any(folder.glob("*.tar*"))):
-        manifest = index_elsewhere(given.dataset, given.to, workers=given.workers)
-        told = f"{given.to}: {counted(manifest.samples, 'image')} in {counted(len(manifest.shards), 'shard')}"
-        tell(given, told, {"dataset": str(given.to), "images": manifest.samples, "shards": len(manifest.shards)})
-        return
-    if not folder.is_dir():
+        place, manifest = given.dataset, index_in_store(given.dataset, workers=given.workers, force=given.force)
+    elif given.to is not None and (not folder.is_dir() or any(folder.glob("*.tar*"))):
+        place, manifest = given.to, index_elsewhere(given.dataset, given.to, workers=given.workers)
+    elif not folder.is_dir():
         raise DatasetError(f"{folder} is a file; name a folder" if folder.exists() else f"no such folder: {folder}")
-    if any(folder.glob("*.tar")):
+    elif any(folder.glob("*.tar")):
         manifest = index_folder(folder, workers=given.workers, force=given.force)
-        images, shards = manifest.samples, len(manifest.shards)
-        told = f"{folder}: {counted(images, 'image')} in {counted(shards, 'shard')}"
-        tell(given, told, {"dataset": str(folder), "images": images, "shards": shards})
+    else:
+        _index_images(given, folder)
         return
+    images, shards = manifest.samples, len(manifest.shards)
+    told = f"{place}: {counted(images, 'image')} in {counted(shards, 'shard')}"
+    tell(given, told, {"dataset": str(place), "images": images, "shards": shards})
+
+
+def _index_images(given: argparse.Namespace, folder: Path) -> None:
     problems = left_out_of(folder, given)
     left_out = {problem.path for problem in problems}
     paths = (path for path in images_below(folder) if path not in left_out)
