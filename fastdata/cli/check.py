@@ -11,11 +11,11 @@ from typing import Any
 from fastdata.errors import OptionError
 from fastdata.run import startup
 from fastdata.run.check_program import UNKNOWN, joint, results_in
-from fastdata.run.program import check_script, run_named, split_module
+from fastdata.run.program import run_named, split_module
 from fastdata.system import interrupts
 from fastdata.terminal.flags import positive
 
-__all__ = ["CHECK_VALUES", "add_check", "run_check"]
+__all__ = ["CHECK_VALUES", "add_check", "run_check", "split_or_tell"]
 
 CHECK_VALUES = ("--batches",)  # options that take a value
 
@@ -38,16 +38,22 @@ def add_check(commands: Any) -> None:
     check.set_defaults(is_program=True, parser=check, run_program=run_check)
 
 
-def run_check(given: argparse.Namespace, program: list[str]) -> int:
-    """Runs the program until it reads from a loader, which compares and ends the process; returns if it reads none."""
-    is_module, program = split_module(program)
-    if not program:
-        given.parser.error("name a SCRIPT, or a module with -m MODULE")
+def split_or_tell(given: argparse.Namespace, program: list[str]) -> tuple[bool, list[str]]:
+    """What `split_module` returns; an empty list, once the error has been told, for a script that cannot be opened."""
     try:
-        if not is_module:
-            check_script(program[0])
+        is_module, program = split_module(program)
     except OptionError as error:
         print(f"fastdata: {error}", file=sys.stderr)
+        return False, []
+    if not program:
+        given.parser.error("name a SCRIPT, or a module with -m MODULE")
+    return is_module, program
+
+
+def run_check(given: argparse.Namespace, program: list[str]) -> int:
+    """Runs the program until it reads from a loader, which compares and ends the process; returns if it reads none."""
+    is_module, program = split_or_tell(given, program)
+    if not program:
         return UNKNOWN
     with tempfile.TemporaryDirectory(prefix="fastdata-check-") as folder:
         startup.follow_children_to_check(batches=given.batches, folder=folder)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from fastdata.cli.folders import open_folder
 from fastdata.errors import FastdataError, OptionError
-from fastdata.run.program import check_script, run_named, split_module
+from fastdata.run.program import run_named, split_module
 
 __all__ = ["DOCTOR_VALUES", "add_doctor", "run_doctor"]
 
@@ -85,8 +85,6 @@ def run_doctor(given: argparse.Namespace, program: list[str]) -> int:
         is_module, program = split_module(program)
         if not program:
             given.parser.error("name a MODULE after -m")
-        if not is_module:
-            check_script(program[0])
     except (FastdataError, OSError) as error:
         print(f"fastdata: {error}", file=sys.stderr)
         return 2

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from fastdata.cli.check import CHECK_VALUES
+from fastdata.cli.check import CHECK_VALUES, split_or_tell
 from fastdata.cli.doctor import DOCTOR_VALUES
-from fastdata.errors import OptionError
 from fastdata.run import startup
-from fastdata.run.program import check_script, run_module, run_script, split_module
+from fastdata.run.program import run_named
 from fastdata.system import interrupts
 
 __all__ = ["add_run", "run_program", "split_program"]
@@ -51,20 +49,11 @@ def split_program(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def run_program(given: argparse.Namespace, program: list[str]) -> int:
     """Runs the program; its exceptions and its exit status pass through."""
-    is_module, program = split_module(program)
+    is_module, program = split_or_tell(given, program)
     if not program:
-        given.parser.error("name a SCRIPT, or a module with -m MODULE")
+        return 2
     startup.follow_children(quiet=given.quiet)
     startup.install()
-    if is_module:
-        interrupts.raise_again()
-        run_module(program[0], program[1:])
-        return 0
-    try:
-        check_script(program[0])
-    except OptionError as error:
-        print(f"fastdata: {error}", file=sys.stderr)
-        return 2
     interrupts.raise_again()  # the program's own, from here on
-    run_script(program[0], program[1:])
+    run_named(program, is_module=is_module)
     return 0

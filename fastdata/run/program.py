@@ -13,31 +13,31 @@ from typing import Any
 
 from fastdata.errors import OptionError
 
-__all__ = ["check_script", "run_module", "run_named", "run_script", "split_module"]
-
-
-def check_script(script: str) -> None:
-    """Raises OptionError, in Python's own words, if a script cannot be opened."""
-    try:
-        if not Path(script).is_dir():
-            io.open_code(os.path.abspath(script)).close()
-    except OSError as error:
-        raise OptionError(f"can't open file {script!r}: [Errno {error.errno}] {error.strerror}") from error
+__all__ = ["run_named", "split_module"]
 
 
 def split_module(program: list[str]) -> tuple[bool, list[str]]:
-    """Returns if a program is named by -m, and its name with its arguments; the list is empty if no name was given."""
-    if program[:1] == [] or not program[0].startswith("-m"):
-        return False, program
-    return True, [*filter(None, [program[0][2:]]), *program[1:]]
+    """Returns if a program is named by -m, and its name with its arguments; the list is empty if no name was given.
+
+    Raises:
+        OptionError: a script cannot be opened, in Python's own words.
+    """
+    if program and program[0].startswith("-m"):
+        return True, [*filter(None, [program[0][2:]]), *program[1:]]
+    try:
+        if program and not Path(program[0]).is_dir():
+            io.open_code(os.path.abspath(program[0])).close()
+    except OSError as error:
+        raise OptionError(f"can't open file {program[0]!r}: [Errno {error.errno}] {error.strerror}") from error
+    return False, program
 
 
 def run_named(program: list[str], *, is_module: bool) -> None:
     """Runs what `split_module` returned, as python would."""
-    (run_module if is_module else run_script)(program[0], program[1:])
+    (_run_module if is_module else _run_script)(program[0], program[1:])
 
 
-def run_script(script: str, arguments: list[str]) -> None:
+def _run_script(script: str, arguments: list[str]) -> None:
     """Runs a file as `python SCRIPT ARGUMENTS` does; a folder or zip file runs its `__main__.py`."""
     sys.argv[:] = [script, *arguments]
     path = os.path.abspath(script)
@@ -54,7 +54,7 @@ def run_script(script: str, arguments: list[str]) -> None:
     _run(lambda: exec(compile(source, path, "exec", dont_inherit=True), main.__dict__))
 
 
-def run_module(name: str, arguments: list[str]) -> None:
+def _run_module(name: str, arguments: list[str]) -> None:
     """Runs a module as `python -m NAME ARGUMENTS` does."""
     sys.argv[:] = ["-m", *arguments]
     _new_main()
