@@ -6,17 +6,17 @@ import argparse
 import json
 import math
 import multiprocessing
-import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fastdata.cli.folders import open_folder
 from fastdata.errors import FastdataError, OptionError
 from fastdata.run.program import run_named, split_module
+from fastdata.system import interrupts
 
 __all__ = ["DOCTOR_VALUES", "add_doctor", "run_doctor"]
 
@@ -210,10 +210,7 @@ def _end_soon(status: int) -> None:
 def _end(status: int) -> NoReturn:
     for child in multiprocessing.active_children():
         child.terminate()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # closed by the program
-            stream.flush()
-    os._exit(status)
+    interrupts.exit_at_once(status)
 
 
 def _tell_on_first_rank(given: argparse.Namespace, seen: Any) -> bool:

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fastdata.system import interrupts
 
@@ -37,7 +37,7 @@ def compare_when_read(batches: int, folder: Path) -> None:
             finally:  # whatever the program's own code raised
                 with suppress(OSError):
                     (folder / str(os.getpid())).write_text(str(status))
-                _end(status)
+                interrupts.exit_at_once(status)
 
     # Both: a class derived from ours may have an __iter__ that only calls the latter.
     for name in ("__iter__", "_get_iterator"):
@@ -88,11 +88,3 @@ def _compare_all(first: Any, kind: type[Any], batches: int) -> int:
             print(f"fastdata: {line}", flush=True)
         statuses.append(seen)
     return joint(statuses)
-
-
-def _end(status: int) -> NoReturn:
-    """Ends the process at once: what a program does when it is stopped, such as saving a model, is not done."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # closed by the program
-            stream.flush()
-    os._exit(status)

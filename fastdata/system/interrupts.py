@@ -1,4 +1,4 @@
-"""Ctrl-C while a command starts and ends: the process leaves at once, without a traceback.
+"""Ends of a process: at once, as by Ctrl-C while a command starts and ends, without a traceback.
 
 While modules are imported, a KeyboardInterrupt would be raised inside of any of them, and some catch it.
 """
@@ -7,12 +7,26 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
-__all__ = ["STATUS", "leave_at_once", "raise_again", "raised"]
+__all__ = ["STATUS", "exit_at_once", "leave_at_once", "raise_again", "raised"]
 
 STATUS = 130  # of a process that Ctrl-C has ended
+
+
+def exit_at_once(status: int, message: str | None = None) -> NoReturn:
+    """Ends the process at once, once its output is written: what it does at its end, such as saving, is not done."""
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # a full disk, a closed pipe, no stream at all
+                stream.flush()
+        if message is not None:
+            os.write(2, f"{message}\n".encode())
+    finally:
+        os._exit(status)
 
 
 def leave_at_once() -> None:

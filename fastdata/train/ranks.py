@@ -6,9 +6,8 @@ import gc
 import importlib
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -18,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from fastdata.errors import FastdataError, OptionError, TrainError
-from fastdata.system import cuda
+from fastdata.system import cuda, interrupts
 from fastdata.train.peers import RankProcess, ended_ranks, this_process
 from fastdata.train.rendezvous import meet
 from fastdata.train.watch import watching
@@ -238,14 +237,7 @@ def end_at_once(message: str | None = None, *, status: int = 1) -> NoReturn:
 
     Its connections are closed by the system, which the others notice.
     """
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # a full disk, a closed pipe, no stream at all
-                stream.flush()
-        if message is not None:
-            os.write(2, f"{message}\n".encode())
-    finally:
-        os._exit(status)
+    interrupts.exit_at_once(status, message)
 
 
 def when_left(work: Callable[[], object]) -> None:
