@@ -1,4 +1,4 @@
-"""What all benchmarks share: their command line, and the JSON file with what was measured and how.
+"""What benchmarks share: their command line, the JSON file with what was measured and how, and arithmetic.
 
 A benchmark is a file with a docstring, whose paragraphs behind the first tell the setup, a function `measured` that
 returns the results, and one call of `benchmark`.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastdata.measuring.record import write_json
 
-__all__ = ["RESULTS", "benchmark", "setup_in"]
+__all__ = ["RESULTS", "benchmark", "hidden_share", "setup_in", "taking_turns"]
 
 RESULTS = Path(__file__).parent / "results"
 _HELP = {
@@ -86,3 +87,44 @@ def setup_in(doc: str) -> str:
     """The part of a benchmark's docstring that tells how it measures."""
     text = doc.partition("\n\n")[2].partition("\n\n    python ")[0].partition("Result: ")[0]
     return text.strip().removeprefix("Setup: ")
+
+
+def taking_turns(
+    ways: Mapping[str, Callable[[], Any]], *, rounds: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, list[float]]:
+    """Seconds that functions take, which are called in turn; a first round of calls is not counted.
+
+    Args:
+        ways: functions by name.
+        rounds: counted calls of each.
+        clock: returns seconds; by default CPU seconds of this process.
+
+    Returns:
+        The seconds of each round, by name.
+    """
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    for round_ in range(rounds + 1):
+        for name, call in ways.items():
+            began = clock()
+            call()
+            if round_ > 0:
+                took[name].append(clock() - began)
+    return took
+
+
+def hidden_share(copies: Sequence[tuple[float, float]], kernels: Sequence[tuple[float, float]]) -> float:
+    """Share of the copies' time during which a kernel runs.
+
+    Args:
+        copies: (begin, end) of each copy, in any unit of time.
+        kernels: (begin, end) of each kernel, in the same unit; they may overlap.
+    """
+    merged: list[list[float]] = []
+    for begin, end in sorted(kernels):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    total = sum(end - begin for begin, end in copies)
+    hidden = sum(max(0.0, min(end, stop) - max(begin, start)) for begin, end in copies for start, stop in merged)
+    return hidden / total if total else 0.0

@@ -30,13 +30,13 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import torch
-from harness import benchmark
+from harness import benchmark, taking_turns
 
 from fastdata import DataLoader, ImageFolder, native
 from fastdata.loaders import resample
 from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.per_image import inspect
-from fastdata.measuring.rounds import spread, taking_turns
+from fastdata.measuring.rounds import spread
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.tables import FileBatch, Format

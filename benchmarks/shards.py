@@ -31,13 +31,13 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import psutil
-from harness import benchmark
+from harness import benchmark, taking_turns
 from inside import decoder
 from torchvision import transforms
 
 from fastdata import DataLoader, EpochSampler, ImageFolder, ShardDataset
 from fastdata.measuring.cpu_time import tree_cpu_s
-from fastdata.measuring.rounds import compare, spread, taking_turns
+from fastdata.measuring.rounds import compare, spread
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.format import RECORD, Manifest, ShardIndex, ShardInfo, crc32c, index_name

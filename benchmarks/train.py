@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.utils.data
-from harness import benchmark
+from harness import benchmark, hidden_share
 from torch import nn
 from torch.utils.data import ConcatDataset
 from torchvision import transforms
@@ -32,7 +32,6 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
 from fastdata.loaders import available_backends
-from fastdata.measuring.overlap import hidden_share
 from fastdata.measuring.rounds import spread
 from fastdata.models import create_model
 from fastdata.train import Training, TrainOptions, train_epoch

@@ -14,7 +14,7 @@ from typing import Any
 
 from fastdata.measuring.cpu_time import tree_cpu_s, until_idle
 
-__all__ = ["Contender", "Measurement", "compare", "measure", "ratios", "spread", "table", "taking_turns"]
+__all__ = ["Contender", "Measurement", "compare", "measure", "ratios", "spread", "table"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,29 +95,6 @@ def compare(
     measured = measure(contenders, rounds=rounds, say=lambda _: None)
     print(f"{table(measured, base)}\n", flush=True)
     return {"loaders": [each.to_dict() for each in measured], "times_better": ratios(measured, base)}
-
-
-def taking_turns(
-    ways: Mapping[str, Callable[[], Any]], *, rounds: int, clock: Callable[[], float] = time.process_time
-) -> dict[str, list[float]]:
-    """Seconds that functions take, which are called in turn; a first round of calls is not counted.
-
-    Args:
-        ways: functions by name.
-        rounds: counted calls of each.
-        clock: returns seconds; by default CPU seconds of this process.
-
-    Returns:
-        The seconds of each round, by name.
-    """
-    took: dict[str, list[float]] = {name: [] for name in ways}
-    for round_ in range(rounds + 1):
-        for name, call in ways.items():
-            began = clock()
-            call()
-            if round_ > 0:
-                took[name].append(clock() - began)
-    return took
 
 
 def _consume(batches: Iterable[Any]) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import pytest
+from places import ROOT
 
 from fastdata.demo.results import as_text
-from fastdata.measuring.overlap import hidden_share
-from fastdata.measuring.rounds import Measurement, compare, table, taking_turns
+from fastdata.measuring.rounds import Measurement, compare, table
+
+
+@pytest.fixture
+def harness(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("harness")
 
 
 @pytest.mark.parametrize(
@@ -20,9 +29,9 @@ from fastdata.measuring.rounds import Measurement, compare, table, taking_turns
     ],
 )
 def test_the_hidden_share_of_copies(
-    copies: list[tuple[int, int]], kernels: list[tuple[int, int]], share: float
+    harness: Any, copies: list[tuple[int, int]], kernels: list[tuple[int, int]], share: float
 ) -> None:
-    assert hidden_share(copies, kernels) == pytest.approx(share)
+    assert harness.hidden_share(copies, kernels) == pytest.approx(share)
 
 
 def test_the_terminal_gets_the_verdict_and_the_best_first() -> None:
@@ -53,7 +62,7 @@ def test_a_table_says_which_ratio_it_has() -> None:
     assert ours == "| ours | 4.00 (2.00 to 5.00) | 4 (2 to 5) | 1.50 |"
 
 
-def test_functions_take_turns_and_the_first_round_does_not_count() -> None:
+def test_functions_take_turns_and_the_first_round_does_not_count(harness: Any) -> None:
     now, calls = [0.0], list[str]()
 
     def taking(name: str, seconds: float) -> None:
@@ -61,7 +70,7 @@ def test_functions_take_turns_and_the_first_round_does_not_count() -> None:
         now[0] += seconds if len(calls) > 2 else 100.0
 
     ways = {"quick": lambda: taking("quick", 1.0), "slow": lambda: taking("slow", 2.0)}
-    assert taking_turns(ways, rounds=3, clock=lambda: now[0]) == {"quick": [1.0] * 3, "slow": [2.0] * 3}
+    assert harness.taking_turns(ways, rounds=3, clock=lambda: now[0]) == {"quick": [1.0] * 3, "slow": [2.0] * 3}
     assert calls == ["quick", "slow"] * 4
 
 
