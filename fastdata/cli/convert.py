@@ -16,17 +16,17 @@ from fastdata.cli.verify import check_datasets
 from fastdata.errors import OptionError
 from fastdata.shards.conversion.convert import convert
 from fastdata.shards.conversion.inputs import open_source
-from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardJob, write_shard
-from fastdata.shards.conversion.progress import ConversionProgress
+from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardDone, ShardJob, write_shard
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.engines import ENGINES
 from fastdata.shards.fields import parse_fields
 from fastdata.shards.records import Ref
+from fastdata.terminal.progress import Progress
 from fastdata.terminal.words import counted
 
-__all__ = ["add_convert"]
+__all__ = ["ConversionProgress", "add_convert"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TRIED_IN_DRY_RUN = 64
@@ -161,6 +161,20 @@ def _options(given: argparse.Namespace) -> ConvertOptions:
     )
 
 
+class ConversionProgress(Progress):
+    """Shows on stderr how many images are converted, with images/s, MB/s and the time left."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(None, unit="image", what="converted", **options)
+        self._bytes = 0
+
+    def add(self, done: ShardDone) -> None:
+        """Counts the images of a finished shard."""
+        self._bytes += done.source_bytes
+        seconds = max(self._clock() - self._began, 1e-9)
+        self.update(f"{self._bytes / 1e6 / seconds:.0f} MB/s", steps=done.source_samples)
+
+
 def _convert(given: argparse.Namespace) -> None:
     options, columns = _options(given), (given.image_column, given.label_column)
     destination: str = given.destination
@@ -189,7 +203,7 @@ def _convert(given: argparse.Namespace) -> None:
             fields=parse_fields(given.fields),
             annotations=given.annotations,
             progress=progress.add,
-            planned=progress.plan,
+            planned=lambda images: progress.expect(images) if images is not None else None,
         )
     finally:
         progress.close()

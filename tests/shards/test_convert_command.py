@@ -19,7 +19,7 @@ from folders import SHARD_BYTES, changed_copy
 from places import CONVERT
 
 from fastdata import ConversionError, DatasetError, OptionError
-from fastdata.shards.conversion import progress
+from fastdata.cli.convert import ConversionProgress
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.job import ShardDone
 from fastdata.shards.format import ShardInfo
@@ -58,8 +58,8 @@ def test_lines_come_now_and_then_and_at_the_end(
 ) -> None:
     now = [0.0]
     info = ShardInfo(name="a.tar", samples=10, tar_bytes=1, tar_crc32c=1, index_crc32c=1)
-    shown = progress.ConversionProgress(clock=lambda: now[0])
-    shown.plan(40)
+    shown = ConversionProgress(clock=lambda: now[0])
+    shown.expect(40)
     for now[0] in (4.0, 8.0, 12.0, 16.0):
         shown.add(ShardDone(info, 0, 10, 10**6, []))
     shown.close()
