@@ -22,7 +22,7 @@ from fastdata.dataloader.verdict import Findings, warn_if_images
 from fastdata.dataloader.worker_states import LoaderView
 from fastdata.errors import PipelineError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
-from fastdata.lazy.complete import CompletedBatch, Completion, FailedBatch, FetchedBatch
+from fastdata.lazy.complete import CompletedBatch, Completion, FetchedBatch
 from fastdata.lazy.fetch import REPORTED, SampleFetcher
 from fastdata.lazy.find import FusedTransforms, copy_with_fused_transforms, find_transforms
 from fastdata.lazy.stream_fetch import StreamFetcher
@@ -31,7 +31,7 @@ from fastdata.patches.random_functions import redirect_draws
 from fastdata.patches.worker_process import replace_fetcher
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import OnError
-from fastdata.pipeline.jobs import OrderedJobs
+from fastdata.pipeline.jobs import FailedJob, OrderedJobs
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
@@ -295,7 +295,7 @@ class WorkerJobs:
     def __iter__(self) -> WorkerJobs:
         return self
 
-    def __next__(self) -> CompletedBatch | FailedBatch:
+    def __next__(self) -> CompletedBatch | FailedJob:
         if self._first:
             self._number += 1
             return CompletedBatch(self._completion, self._first.pop(), self._number)
@@ -310,7 +310,7 @@ class WorkerJobs:
         except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
             self._lost = iterator.received == received
             self._number += not self._lost
-            return FailedBatch(error)
+            return FailedJob(error)
         self._number += 1
         return CompletedBatch(self._completion, data, self._number)
 

@@ -25,7 +25,7 @@ from fastdata.pipeline.record_cache import RecordCache
 from fastdata.pipeline.stats import BatchTimes, PipelineStats
 from fastdata.pipeline.substitutes import substitutes
 
-__all__ = ["CompletedBatch", "Completion", "FailedBatch", "FetchedBatch"]
+__all__ = ["CompletedBatch", "Completion", "FetchedBatch"]
 
 
 @dataclass(kw_only=True)
@@ -254,27 +254,6 @@ class FetchedBatch(CompletedBatch):
         made = super().result()
         self._completion.stats.samples += len(self._order.indices) - made[2]
         return made
-
-
-class FailedBatch:
-    """A pipeline job for a batch that could not be made; its result raises the error."""
-
-    tasks: tuple[Task, ...] = ()
-
-    def __init__(self, error: Exception) -> None:
-        self._error: Exception | None = error
-
-    def finish(self) -> None:
-        """Does nothing."""
-
-    def result(self) -> Any:
-        """Raises the error."""
-        error, self._error = self._error, None
-        assert error is not None
-        try:
-            raise error
-        finally:
-            del error
 
 
 def _pending_in(batch: Any) -> list[PendingBatch | PendingImage]:
