@@ -84,6 +84,11 @@ class Delivery:
         """Preloads so many of the loader's next batches before they are delivered; 0: no more."""
         self._wanted = batches if self.reads_ahead else 0
 
+    @property
+    def is_preloading(self) -> bool:
+        """True while batches are preloaded before they are delivered."""
+        return self._wanted > 0
+
     def feed_from(self, batches: Generator[Any, None, None] | None) -> None:
         """Delivers these batches from now on; None: the program's own."""
         if self._other is not None:

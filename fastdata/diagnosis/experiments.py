@@ -108,7 +108,7 @@ class Experiments:
             return True
         if len(steps) % self._period:  # where gradients of some steps are added up, one of them is longer
             return False
-        if len(steps) >= _MOST_TIMED:
+        if len(steps) >= _MOST_TIMED or (preloads and self._delivery.reads_ahead and not self._delivery.is_preloading):
             return True
         if preloads and seconds < _PRELOADING * share * self._seconds:  # the time to preload them does not count
             seconds = sum(step.busy_s for step in steps)
