@@ -15,7 +15,7 @@ Life of a block (any deviation is a bug):
 5. When the training process forks while it holds tensors of a block, the child sees the same memory for as long as it
    likes: such a block is WORN at the end, and never filled again.  The same holds for a worker process that forks.
    Nothing is received or given back between that and the fork.  A process that a worker process forks uses no blocks.
-6. A free block that none of the worker process's latest four messages has used is dropped: a queue that was fuller for
+6. A block that has been free for sixteen messages of the worker process is dropped: a queue that was fuller for
    a moment, or batches of many sizes, would keep memory for the whole run otherwise.  So are the oldest free ones when
    none of them fits and a new one is made: those that stay are together no larger than 16 MB and a quarter of what is
    in use.  The worker process tells the numbers, and the training process forgets its mapping, too.  The rest ends with
@@ -48,7 +48,7 @@ _HEADER = 64  # bytes before the data: the mark, and 1 once the training process
 _FREE, _IN_USE, _WORN = 0, 1, 2
 _IS_MAPPED = 1  # place in the header
 _SPARE_BYTES = 16 << 20
-_IDLE_MESSAGES = 4  # for blocks that are used by turns
+_IDLE_MESSAGES = 16  # a program may hold as many batches, and let go of all at once
 
 
 def can_share_blocks() -> bool:
@@ -113,7 +113,7 @@ class _OwnBlock(_Block):
             raise
         self._lent: weakref.ref[Any] | None = None
         self.is_reserved = False  # for a message or a loan under way
-        self.used_for = 0  # the latest message
+        self.used_for = 0  # the latest message at whose end it was not free
 
     def __del__(self) -> None:
         self._close_descriptor()
@@ -214,8 +214,10 @@ class BlockWriter:
         self._placed.clear()
         self._messages += 1
         with self._lock:
-            for block in [each for each in self._blocks.values() if each.is_free]:
-                if self._messages - block.used_for > _IDLE_MESSAGES:
+            for block in list(self._blocks.values()):
+                if not block.is_free:
+                    block.used_for = self._messages
+                elif self._messages - block.used_for > _IDLE_MESSAGES:
                     self._drop(block)
         dropped, self._dropped = (self._dropped, []) if is_sent else ([], self._dropped)
         return dropped
@@ -229,7 +231,7 @@ class BlockWriter:
         """A free block for so many bytes, not much larger, now reserved; a new one if there is none."""
         block = self._found(size)
         if block is not None:
-            block.is_reserved, block.used_for = True, self._messages
+            block.is_reserved = True
         return block
 
     def _found(self, size: int) -> _OwnBlock | None:

@@ -224,9 +224,19 @@ def test_what_was_held_for_a_while_is_given_back() -> None:
     (worker,) = batches._workers
     most = mapped_bytes(worker.pid)
     del held
-    for _ in range(20):
+    for _ in range(40):
         next(batches)
     assert mapped_bytes(worker.pid) < most / 2
+
+
+def test_a_program_that_holds_several_batches_at_a_time_gets_the_same_blocks() -> None:
+    before, seen, held = blocks_of(), set[str](), list[Any]()
+    for batch in DataLoader(Numbered(120), 1, num_workers=1, prefetch_factor=2):
+        held.append(batch)
+        seen |= blocks_of() - before
+        if len(held) == 8:
+            held.clear()
+    assert len(seen) < 30
 
 
 def test_blocks_of_many_sizes_do_not_pile_up() -> None:
