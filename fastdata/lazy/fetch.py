@@ -112,7 +112,7 @@ class SampleFetcher(_MapDatasetFetcher):
             with noting(notes):
                 batch = self._batch_of(given, before)
             _leave_to_the_loader(batch, notes.pending)
-            if notes.made and get_worker_info() is None:  # others are pickled, as what they should be
+            if get_worker_info() is None:  # others are pickled, as what they should be
                 batch = _with_real_tensors(batch)
         except Exception as error:
             if not (counts_as_image_error(error) and (notes.natively or self._on_error != "raise")):

@@ -89,9 +89,9 @@ class Fused:
         count_fused(len(self._plan.fused))
         plan = self._plan
         if self._may_wait_with_pixels and not hasattr(image, "pending_through"):
-            view, _ = self._view(image.size, draw)
-            source = EncodedSource.of_pixels(np.asarray(image))
-            return pending(Undecoded(source, view, self._levels, plan.tensor_class, channels_last=plan.channels_last))
+            pixels = np.asarray(pillow.apply_view(image, self._view(image.size, draw)[0]))
+            source, whole = EncodedSource.of_pixels(pixels), View.whole(pixels.shape[1], pixels.shape[0])
+            return pending(Undecoded(source, whole, self._levels, plan.tensor_class, channels_last=plan.channels_last))
         if self._only_stores and plan.output is not Output.PIL and not hasattr(image, "pending_through"):
             return self._of_class(self._stored(np.asarray(image)))
         view, draw = self._view(image.size, draw)

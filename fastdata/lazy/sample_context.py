@@ -89,7 +89,6 @@ class Notes:
 
     Attributes:
         pending: pending tensors that are still referenced.
-        made: tensors were made pending, whatever has become of them.
         left: number of images left to be decoded with the batch.
         decoded: number of images that the native core decoded for the dataset's own code.
         opened: number of images opened by Pillow, since they could not stay encoded.
@@ -104,7 +103,6 @@ class Notes:
         self.left = self.decoded = self.opened = self.fused = self.joint = 0
         self.converted = 0
         self.plain: set[str] = set()
-        self.made = False
 
     @property
     def natively(self) -> bool:
@@ -246,7 +244,6 @@ def noting(notes: Notes) -> Iterator[None]:
         yield
     finally:
         notes.pending = [tensor for tensor in (reference() for reference in mine.pending) if tensor is not None]
-        notes.made = bool(mine.pending)
         notes.left = sum(each.undecoded.count for each in notes.pending if each.undecoded.known() is None)
         notes.decoded, notes.opened = mine.decoded, mine.images_opened
         notes.fused, notes.joint, notes.plain = mine.fused, mine.joint, mine.plain

@@ -121,6 +121,37 @@ def test_no_sample_has_a_tensor_before_its_batch(folder: Path, tail: str, waits:
         assert bool((waiting == waits).all())
 
 
+class Kept(ImageFolder):
+    """Gives what it has kept from the epoch before."""
+
+    kept: dict[int, Any]
+
+    def __getitem__(self, index: int) -> Any:
+        self.kept = getattr(self, "kept", {})
+        if index not in self.kept:
+            self.kept[index] = super().__getitem__(index)
+        return self.kept[index]
+
+
+@pytest.mark.parametrize("transform", [step_then(v1.ToTensor()), v1.Compose([v1.Resize((24, 20)), v1.ToTensor()])])
+def test_what_a_dataset_has_kept_is_plain_in_later_epochs(folder: Path, transform: Any) -> None:
+    loaders = [
+        cls(Kept(folder, transform), 8, collate_fn=as_lists) for cls in (DataLoader, torch.utils.data.DataLoader)
+    ]
+    for _ in range(2):
+        assert same(*loaders)
+
+
+def note_sizes(samples: list[Any]) -> Any:
+    return torch.tensor([image.undecoded.source.pixels.shape for image, _ in samples])
+
+
+def test_no_more_pixels_wait_than_the_tensor_has(folder: Path) -> None:
+    tail = [v1.RandomHorizontalFlip(), v1.RandomCrop(8), v1.ToTensor()]
+    for sizes in DataLoader(ImageFolder(folder, step_then(*tail)), 8, collate_fn=note_sizes):
+        assert sizes.tolist() == [[8, 8, 3]] * len(sizes)
+
+
 class InMemory(torch.utils.data.Dataset[Any]):
     def __init__(self) -> None:
         self.images = [Image.new("RGB", (30, 20), (10 * number, 5, 7)) for number in range(12)]
