@@ -1,7 +1,13 @@
 """Datasets of one's own in the forms that people write, against torch's DataLoader on the same dataset.
 
-Setup: RandomResizedCrop(224), flip, ToTensor and Normalize over FOLDER/CLASS/IMAGE repeated to about 1,200 samples;
-batches of 64, shuffled; as many worker processes for both; CPU time of the whole process tree.  Forms:
+Setup: RandomResizedCrop(224), flip, ToTensor and Normalize; batches of 64, shuffled; as many worker processes for both;
+CPU time of the whole process tree; all loaders take turns in every round.
+
+Result: benchmarks/results/own_datasets.json.
+
+    python benchmarks/own_datasets.py FOLDER
+
+FOLDER/CLASS/IMAGE, repeated to about 1,200 samples, in these forms:
 
 - "ImageFolder": for comparison;
 - "table": a class with Image.open(path).convert("RGB") and self.transform(image);
@@ -14,10 +20,6 @@ batches of 64, shuffled; as many worker processes for both; CPU time of the whol
   and a random crop) and "image processor" (ViT's, which resizes the whole image);
 - "torchvision.io" and "torchcodec": their decode_image, and transforms of v2 on the tensor;
 - "not accelerated": the dataset opens files in a way of its own and its transform is a function, so nothing is gained.
-
-All loaders take turns in every round.  Result: benchmarks/results/own_datasets.json.
-
-    python benchmarks/own_datasets.py FOLDER
 """
 
 from __future__ import annotations
