@@ -62,7 +62,7 @@ class Fused:
         self._rest = _segments(plan.unfused, per_thread=per_thread, follow=self._follows)
         self._levels = Levels.of(plan.normalisation)
         self._may_wait = plan.in_one_pass and plan.output not in (Output.NUMPY, Output.PIL)
-        # A tensor has three times as many bytes as its pixels, or twelve: it is made in the memory of its batch.
+        # A float tensor has four times as many bytes as its pixels, so it is made in the memory of its batch.
         self._may_wait_with_pixels = self._may_wait and not plan.augments and is_last and not self._rest
         changes = plan.augments or plan.output is Output.NUMPY
         self._pixels = np.array if changes else np.asarray  # a copy if pixels are changed in place
