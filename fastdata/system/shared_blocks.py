@@ -113,7 +113,7 @@ class _OwnBlock(_Block):
             raise
         self._lent: weakref.ref[Any] | None = None
         self.is_reserved = False  # for a message or a loan under way
-        self.used_for = 0  # the latest message at whose end it was not free
+        self.used_for = 0  # the latest message for which it was taken, or at whose end it was in use
 
     def __del__(self) -> None:
         self._close_descriptor()
@@ -231,7 +231,7 @@ class BlockWriter:
         """A free block for so many bytes, not much larger, now reserved; a new one if there is none."""
         block = self._found(size)
         if block is not None:
-            block.is_reserved = True
+            block.is_reserved, block.used_for = True, self._messages
         return block
 
     def _found(self, size: int) -> _OwnBlock | None:

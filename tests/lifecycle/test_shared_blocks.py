@@ -239,6 +239,19 @@ def test_a_program_that_holds_several_batches_at_a_time_gets_the_same_blocks() -
     assert len(seen) < 30
 
 
+def twice(samples: list[Any]) -> Any:
+    """A batch that is collated, and then another one of it."""
+    pixels, index = torch.utils.data.default_collate(samples)
+    return pixels * 2, index, blocks_of()
+
+
+def test_a_batch_that_is_not_sent_itself_keeps_its_block() -> None:
+    seen: set[str] = set()
+    for number, (_, _, blocks) in enumerate(DataLoader(Numbered(80), 1, num_workers=1, collate_fn=twice)):
+        seen |= blocks if number > 20 else set()
+    assert len(seen) < 10
+
+
 def test_blocks_of_many_sizes_do_not_pile_up() -> None:
     sizes = tuple(int(LARGE * 1.07**power) for power in range(40))
     loader = DataLoader(Numbered(600, sizes=sizes), 1, num_workers=1, prefetch_factor=2)
