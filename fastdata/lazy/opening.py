@@ -240,8 +240,10 @@ _replacements = image_opening(
         "pil_to_tensor": partial(_leaving_pending, levels=lambda: UINT8, channels_last=True),
     },
     kernels_for={name: partial(_staying_pending, step) for name, step in TORCHVISIONS.items()},
-    read_file_for=noting_files,
-    decoders_for=dict.fromkeys(DECODERS, partial(leaving_pending, began=lambda: _began())),
+    decoders_for={
+        "read_file": noting_files,
+        **dict.fromkeys(DECODERS, partial(leaving_pending, began=lambda: _began())),
+    },
     torchcodecs_for={
         READS: noting_files,
         **dict.fromkeys(TORCHCODECS, partial(leaving_upright_pending, began=lambda: _began())),

@@ -31,7 +31,6 @@ def image_opening(
     hue_for: Callable[[Any], Any],
     conversions_for: Mapping[str, Callable[[Any], Any]],
     kernels_for: Mapping[str, Callable[[Any], Any]],
-    read_file_for: Callable[[Any], Any],
     decoders_for: Mapping[str, Callable[[Any], Any]],
     torchcodecs_for: Mapping[str, Callable[[Any], Any]],
     processing_for: Callable[[Any], Any],
@@ -48,8 +47,7 @@ def image_opening(
         conversions_for: by name, makes the replacement of a function of torchvision's `functional` modules.  Of these
             only the modules that are imported when the replacements come into force are looked at.
         kernels_for: by name, makes the replacement of what a function of torchvision's v2 does with tensors and Images.
-        read_file_for: makes the replacement of the operator of torch by which torchvision reads a file.
-        decoders_for: by name, makes the replacement of an operator by which it decodes.
+        decoders_for: by name, makes the replacement of an operator by which torchvision reads or decodes files.
         torchcodecs_for: by name, makes the replacement of an operator by which torchcodec decodes images.
         processing_for: makes the replacement of the method by which transformers' processors make tensors of images.
         stacking_for: makes the replacement of what torch's default_collate does with tensors; where a program has put a
@@ -70,7 +68,7 @@ def image_opening(
         for name, kernels, cls in kernels_of_images(kernels_for):
             replacements.replace(kernels, cls, kernels_for[name])
         if "torchvision.io.image" in sys.modules:
-            for name, operator_for in {"read_file": read_file_for, **decoders_for}.items():
+            for name, operator_for in decoders_for.items():
                 if hasattr(torch.ops.image, name):  # which puts it into the namespace
                     replacements.replace(vars(torch.ops.image), name, operator_for)
         if (torchcodec := sys.modules.get("torchcodec.decoders._image_decoders")) is not None:
@@ -78,7 +76,7 @@ def image_opening(
                 if hasattr(torchcodec, name):
                     replacements.replace(vars(torchcodec), name, operator_for)
         processors = getattr(sys.modules.get("transformers.image_processing_backends"), "TorchvisionBackend", None)
-        if processors is not None and hasattr(processors, "process_image"):
+        if processors is not None and "process_image" in vars(processors):
             replacements.replace(processors, "process_image", processing_for)
         if (names := old_wrap()) is not None:
             replacements.replace(names, "wrap", _asking_the_class)
