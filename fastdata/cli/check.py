@@ -39,7 +39,7 @@ def add_check(commands: Any) -> None:
 
 
 def split_or_tell(given: argparse.Namespace, program: list[str]) -> tuple[bool, list[str]]:
-    """What `split_module` returns; an empty list, once the error has been told, for a script that cannot be opened."""
+    """Splits off the program, as `split_module`; tells the error of a script that cannot be opened: then it is []."""
     try:
         is_module, program = split_module(program)
     except OptionError as error:

@@ -107,12 +107,13 @@ class SampleFetcher(_MapDatasetFetcher):
         saves_states = self._defers or self._fetched < REPORTED
         # A copy of three generators' states per batch; not made any more if the first batches decoded nothing natively.
         before = GlobalStates.now() if saves_states and not self._seeded else None
-        notes = Notes()
+        notes, info = Notes(), get_worker_info()
+        worker = None if info is None else info.id
         try:
             with noting(notes):
                 batch = self._batch_of(given, before)
             _leave_to_the_loader(batch, notes.pending)
-            if get_worker_info() is None:  # others are pickled, as what they should be
+            if worker is None:  # others are pickled, as what they should be
                 batch = _with_real_tensors(batch)
         except Exception as error:
             if not (counts_as_image_error(error) and (notes.natively or self._on_error != "raise")):
@@ -120,12 +121,12 @@ class SampleFetcher(_MapDatasetFetcher):
             self._keep(given, before)
             if self._on_error != "replace":
                 return self._made_again(MakeAgain(given), in_turn=True)
-            return UnfinishedBatch(None, given, _report(notes, given), _this_worker())
+            return UnfinishedBatch(None, given, _report(notes, given), worker)
         self._fetched += 1
         self._defers |= notes.natively
         if notes.natively:
             self._keep(given, before)
-            return UnfinishedBatch(batch, given, _report(notes, given), _this_worker())
+            return UnfinishedBatch(batch, given, _report(notes, given), worker)
         if self._fetched <= REPORTED and (notes.opened or notes.fused or notes.plain):
             return ReportedBatch(batch, _report(notes, given))
         return batch
@@ -266,8 +267,7 @@ def _decode_what_is_held(left: list[Any]) -> None:
 
     A dataset that keeps the images it has opened will probably use them again, from the pixels that are kept here.
     """
-    for reference in left:
-        tensor = reference()
+    for tensor in [reference() for reference in left]:
         if isinstance(tensor, PendingImage) and (source := tensor.undecoded.source).is_held():
             source.is_kept = True
             tensor.undecoded.decoded()
@@ -275,8 +275,7 @@ def _decode_what_is_held(left: list[Any]) -> None:
 
 def _store_what_has_pixels(left: list[Any]) -> None:
     """Makes tensors of what would not be decoded anywhere else: images that have their pixels, and were not stacked."""
-    for reference in left:
-        tensor = reference()
+    for tensor in [reference() for reference in left]:
         if isinstance(tensor, PendingImage) and tensor.undecoded.source.is_decoded:
             tensor.undecoded.decoded()
 
@@ -326,11 +325,6 @@ def _report(notes: Notes, order: SampleOrder) -> Report:
         left=notes.left,
         plain=tuple(sorted(notes.plain)),
     )
-
-
-def _this_worker() -> int | None:
-    info = get_worker_info()
-    return None if info is None else info.id
 
 
 def _getitems_of(dataset: Any) -> Any:

@@ -310,7 +310,8 @@ def fill_from_pixels(part: StoredRows) -> None:
     """Fills all rows from the pixels of their sources, which must be there."""
     for row, source in enumerate(part.images.sources):
         assert source.pixels is not None
-        pixels = see(source.pixels, part.images.views.row(row))
+        view, (height, width) = part.images.views.row(row), source.pixels.shape[:2]
+        pixels = source.pixels if view == View.whole(width, height) else see(source.pixels, view)
         load().convert(pixels, part.batch[row].data_ptr(), part.format, part.images.effects_of(row))
         part.erase(row)
 

@@ -131,7 +131,7 @@ def index_in_store(tars: str, *, workers: int = 1, force: bool = False) -> Manif
 
 
 def _old(place: str, parse: Callable[[bytes, str], _Made], store: RemoteFiles | None = None) -> _Made | None:
-    """What was made before at a path, or at a URL in a store; None if it is missing, or damaged itself."""
+    """Reads what was made before at a path, or at a URL in a store; None if it is missing, or damaged itself."""
     try:
         return parse(read_shard_file(place) if store is None else store.read(place), place)
     except (FileNotFoundError, NotInStore, ShardError):
