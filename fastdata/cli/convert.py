@@ -36,7 +36,7 @@ _CONVERT = """Converts images to shards: tar files with WebDataset's naming, eac
 SOURCE  one of: a folder with one folder of images per class; a folder with train/ and val/ of such folders, which
         become two datasets; any folder of images, with --fields or --annotations; tar files (a folder, one file, or a
         pattern like "a-{000..009}.tar"), whose captions and other fields are kept; the URL of tar or Parquet
-        files or of one of these folders; a .csv, .tsv or .jsonl table with the paths of images; Parquet files with
+        files, of a table or one of these folders; a .csv, .tsv or .jsonl table with paths of images; Parquet files with
         encoded images, or a folder of them as Hugging Face lays it out or saves it; or module:function, a Python
         function that yields (key, bytes, label) with integer labels, or dictionaries of fields ("__key__", "jpg",
         "cls", "json", ...)
