@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import shutil
 import sys
@@ -26,6 +27,11 @@ from fastdata.errors import BackendUnavailable
 from fastdata.loaders import describe_backends
 
 _NUMBERS = itertools.count()
+
+# Tests define datasets and transforms in functions, which only forked processes get without pickling.  Those of other
+# start methods name theirs, and programs that tests start have Python's own default.
+if sys.platform == "linux" and sys.version_info >= (3, 14):
+    multiprocessing.set_start_method("fork")
 
 
 @pytest.fixture(autouse=True)

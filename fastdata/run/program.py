@@ -72,7 +72,10 @@ def _is_source(path: str) -> bool:
 def _new_main() -> ModuleType:
     """An empty `__main__`; the module that was there, which is running, is kept alive by its frame."""
     main = ModuleType("__main__")
-    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
+    names: dict[str, Any] = {"__builtins__": sys.modules["builtins"]}
+    if sys.version_info < (3, 14):  # since then a module makes them when it is asked
+        names["__annotations__"] = {}
+    main.__dict__.update(names)
     sys.modules["__main__"] = main
     return main
 

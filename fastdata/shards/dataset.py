@@ -311,7 +311,7 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         return self._shards.fit_in_cache()
 
     def _checked(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        if len(rows) and not (-len(self) <= rows.min() and rows.max() < len(self)):
+        if len(rows) and not (-len(self) <= np.min(rows) and np.max(rows) < len(self)):
             raise IndexError(f"index out of range for {len(self)} samples")
         return np.where(rows < 0, rows + len(self), rows)
 

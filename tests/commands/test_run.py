@@ -227,7 +227,11 @@ def test_batches_of_text_are_torchs(tmp_path: Path) -> None:
 
 # ---- the processes that a program starts
 
-NAMES = "import sys; print(sorted(name for name in sys.modules if name.startswith(('fastdata', 'sitecustomize'))))"
+# A system's Python may have a sitecustomize of its own.
+NAMES = (
+    "import sys; print(sorted(name for name, module in sys.modules.items() if name.startswith('fastdata')"
+    " or name == 'sitecustomize' and 'fastdata' in module.__file__))"
+)
 
 
 def child(script: str, *flags: str, cwd: Path, value: str = "1", path: str = "") -> tuple[int, str, str]:
