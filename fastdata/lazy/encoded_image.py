@@ -23,7 +23,7 @@ from PIL.PngImagePlugin import PngImageFile
 
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
-from fastdata.lazy.sample_context import count_converted
+from fastdata.lazy.sample_context import context
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.per_image import asking_pillow
 from fastdata.views.header import parse_header
@@ -135,7 +135,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         has_pixels = self._array is not None or self._source.pixels is not None
         if seen is None or has_pixels or self.mode != "RGB" or seen != View.whole(*self._size):
             return None
-        count_converted(-1)
+        context.notes.converted -= 1
         return self._source, view
 
     @property
@@ -167,10 +167,10 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         self._source.is_asked = True
         if self._seen is None or mode != "RGB" or arguments or options:
             if mode not in (None, "RGB") and self._seen is not None and not self._seen.is_resized:
-                count_converted(1)
+                context.notes.converted += 1
             return super().convert(mode, *arguments, **options)
         if self.mode == "RGB":
-            count_converted(-1)  # it is used as it is, too
+            context.notes.converted -= 1  # it is used as it is, too
         return self._again(self._seen)
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image:

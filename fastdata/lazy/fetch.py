@@ -24,23 +24,7 @@ from fastdata.errors import DecodeError, FastdataError, ViewError, in_words
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, Report, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.fill import decode_source
 from fastdata.lazy.pending_tensor import PendingImage, real, stacks_pending, stands_in
-from fastdata.lazy.sample_context import (
-    Notes,
-    draws_repeated,
-    fuse_draws,
-    is_for_pillow,
-    left_so_far,
-    making,
-    note_batch,
-    note_seed,
-    noting,
-    opened_last,
-    opened_so_far,
-    opens_encoded,
-    seed_of,
-    set_opens_encoded,
-    sources_of_the_sample,
-)
+from fastdata.lazy.sample_context import Notes, context, seed_of
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
 from fastdata.loaders import pillow
 from fastdata.loaders.per_image import asking_pillow
@@ -110,9 +94,9 @@ class SampleFetcher(_MapDatasetFetcher):
         notes, info = Notes(), get_worker_info()
         worker = None if info is None else info.id
         try:
-            with noting(notes):
+            with context.noting(notes):
                 batch = self._batch_of(given, before)
-            _leave_to_the_loader(batch, notes.pending)
+            _leave_to_the_loader(batch, notes.kept)
             if worker is None:  # others are pickled, as what they should be
                 batch = _with_real_tensors(batch)
         except Exception as error:
@@ -132,19 +116,18 @@ class SampleFetcher(_MapDatasetFetcher):
         return batch
 
     def _batch_of(self, order: SampleOrder, before: GlobalStates | None) -> Any:
-        fuse_draws(self._fuses_draws)
+        context.fuses_draws = self._fuses_draws
         samples = self._samples(order)
-        if draws_repeated():
+        if context.repeats_draws:
             # The user's code has set torch's generator back, to give two images of a sample the same crop: all samples
             # are made again, and from now on the original transforms draw.
-            self._fuses_draws = False
-            fuse_draws(False)
+            self._fuses_draws = context.fuses_draws = context.repeats_draws = False
             if before is not None:
                 before.put_back()
             samples = self._samples(order)
         batch = self.collated(samples, order)
         del samples
-        _store_what_has_pixels(left_so_far())
+        _store_what_has_pixels(context.notes.pending)
         return batch
 
     def _keep(self, order: SampleOrder, before: GlobalStates | None) -> None:
@@ -168,24 +151,24 @@ class SampleFetcher(_MapDatasetFetcher):
         getitems = _getitems_of(self.dataset) if self.auto_collation else None
         if getitems:
             samples = list(order.samples())
-            note_batch(samples)
+            context.note_batch(samples)
             index, occurrence = samples[0] if samples else (None, 0)
-            with making(index, occurrence, order.key, samples=max(1, len(samples))):
+            with context.making(index, occurrence, order.key, samples=max(1, len(samples))):
                 return getitems(order.indices)  # type: ignore[no-any-return]
-        note_batch(order.samples())
-        samples, opens = [], opens_encoded()
+        context.note_batch(order.samples())
+        samples, opens, notes = [], context.opens_encoded, context.notes
         try:
             for index, occurrence in order.samples():
                 # Once Pillow was asked for several images in another mode, leaving them encoded gains nothing, and
                 # costs a little: only the first of a batch shows whether that is still so.
                 tries = not samples or self._for_pillow < _TRIED
-                set_opens_encoded(opens and tries)
-                before = opened_so_far()
+                context.leaves_encoded = opens and tries
+                before = notes.encoded, notes.converted
                 samples.append(self.sample(index, occurrence, order.key))
-                if opens and tries and opened_so_far() != before:
-                    self._for_pillow = self._for_pillow + 1 if is_for_pillow(before) else 0
+                if opens and tries and (notes.encoded, notes.converted) != before:
+                    self._for_pillow = self._for_pillow + 1 if notes.is_for_pillow(*before) else 0
         finally:
-            set_opens_encoded(opens)
+            context.leaves_encoded = opens
         return samples
 
     def sample(self, index: Any, occurrence: int = 0, key: Key | None = None) -> Any:
@@ -194,13 +177,13 @@ class SampleFetcher(_MapDatasetFetcher):
         if self._seeded and key is not None:
             draws = SeededDraws(seed_of(key, index, occurrence))
         try:
-            with draws, making(index, occurrence, key):
+            with draws, context.making(index, occurrence, key):
                 if self._seeded:
-                    note_seed()
-                left = len(left_so_far())
+                    context.note_seed()
+                left = len(context.notes.pending)
                 sample = self.dataset[index]
-                _decode_what_is_held(left_so_far()[left:])
-                _decode_what_nobody_used(left_so_far()[left:])
+                _decode_what_is_held(context.notes.pending[left:])
+                _decode_what_nobody_used(context.notes.pending[left:])
                 return sample
         except Exception as error:
             if counts_as_image_error(error) and hasattr(error, "add_note"):  # since Python 3.11
@@ -221,7 +204,7 @@ class SampleFetcher(_MapDatasetFetcher):
         """
         in_turn |= get_worker_info() is None
         now, before = GlobalStates.now(), self._states.get(request.order.number)
-        fuse_draws(self._fuses_draws)
+        context.fuses_draws = self._fuses_draws
         try:
             if before is not None:
                 before.put_back()
@@ -286,7 +269,7 @@ def _decode_what_nobody_used(left: list[Any]) -> None:
     Raises:
         OSError: one is damaged; the sample is then made again, so that the code meets the error.
     """
-    if not (asked := [source for source in sources_of_the_sample() if source.is_asked and not source.is_seen]):
+    if not (asked := [source for source in context.sources if source.is_asked and not source.is_seen]):
         return
     alive = [tensor.undecoded for tensor in (reference() for reference in left) if tensor is not None]
     used = {id(each.source) for each in alive if isinstance(each, Undecoded)}
@@ -311,7 +294,7 @@ def _failure(error: Exception, index: Any) -> DecodeError:
 
 def _location(error: Exception, index: Any) -> str:
     """The file that the error names, else the image opened last, else the sample's index."""
-    return str(getattr(error, "filename", None) or opened_last() or f"sample {index}")
+    return str(getattr(error, "filename", None) or context.opened_path() or f"sample {index}")
 
 
 def _report(notes: Notes, order: SampleOrder) -> Report:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from fastdata.lazy.encoded_source import EncodedSource
-from fastdata.lazy.sample_context import count_decoded, expects_several_views
+from fastdata.lazy.sample_context import context
 from fastdata.loaders import create_backend
 from fastdata.loaders.backend import Backend, DecodeThreads, Ints, Pixels, SourceBatch, SourceDecoder
 from fastdata.loaders.per_image import HandBack, by_pillow
@@ -336,9 +336,9 @@ def decode_source(source: EncodedSource, view: View) -> Pixels:
         OSError: the file cannot be read or decoded; Pillow's own errors.
     """
     if not source.is_decoded:
-        count_decoded()
+        context.notes.decoded += 1
     if source.pixels is None and source.header is not None:
-        if source.is_seen or source.is_kept or expects_several_views():
+        if source.is_seen or source.is_kept or context.several_views:
             source.pixels = _decoded(source, View.whole(source.header.width, source.header.height))
         source.is_seen = True
     if source.pixels is None:

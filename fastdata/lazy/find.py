@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 
 from fastdata.lazy.fused_transform import FusedTransform, fused_transform, plan_of
 from fastdata.lazy.pure_code import only_calls_known_transforms
-from fastdata.lazy.sample_context import expect_several_views
+from fastdata.lazy.sample_context import context
 from fastdata.sources.recognise import is_concatenation
 from fastdata.transforms.known import is_known_transform
 from fastdata.views.plan import Plan
@@ -68,19 +68,19 @@ class FusedTransforms:
 
     def install(self) -> None:
         """Puts the fused transforms in all places that still hold the original ones."""
-        expect_several_views(self.several_views)
+        context.several_views = self.several_views
         for swap in self.swaps:
             _exchange(swap, swap.original, swap.ours)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Installs the fused transforms within a `with` block; transforms set by other code meanwhile stay."""
-        before = expect_several_views(self.several_views)
+        before = context.several_views
         self.install()
         try:
             yield
         finally:
-            expect_several_views(before)
+            context.several_views = before
             for swap in self.swaps:
                 _exchange(swap, swap.ours, swap.original)
 

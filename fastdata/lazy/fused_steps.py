@@ -15,7 +15,7 @@ import torch
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import After, decode_source, stored
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending
-from fastdata.lazy.sample_context import Draw, count_fused, count_plain, samples_of_the_batch
+from fastdata.lazy.sample_context import Draw, context
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels
@@ -86,7 +86,7 @@ class Fused:
 
     def _made_of(self, image: Any, draw: Draw) -> Any:
         """Applies the known run to an RGB image of Pillow's."""
-        count_fused(len(self._plan.fused))
+        context.notes.fused += len(self._plan.fused)
         plan = self._plan
         if self._may_wait_with_pixels and not hasattr(image, "pending_through"):
             pixels = np.asarray(pillow.apply_view(image, self._view(image.size, draw)[0]))
@@ -109,7 +109,7 @@ class Fused:
 
     def _plainly(self, given: Any, draw: Draw) -> Any:
         """Calls the original steps, with a value that is not an RGB image."""
-        count_plain(f"it is given {_described(given)}, not an RGB image")
+        context.notes.plain.add(f"it is given {_described(given)}, not an RGB image")
         for step in self._own_steps():
             given = step(given)
         return self._behind(given, draw)
@@ -130,14 +130,14 @@ class Fused:
         if is_pending(image):
             own = image.undecoded  # type: ignore[attr-defined]
             if self._may_wait and own.is_whole:
-                count_fused(len(self._plan.fused))
+                context.notes.fused += len(self._plan.fused)
                 view, draw = self._view(own.view.size[::-1], draw)
                 after, tensor_class = self._after(draw), self._plan.tensor_class
                 return pending(Undecoded(own.source, view, self._levels, tensor_class, after=after))
             image = own.decoded()
         pixels = np.stack(list(image.as_subclass(torch.Tensor).numpy()), axis=2)  # three times as fast as torch's copy
         view, draw = self._view((pixels.shape[1], pixels.shape[0]), draw)
-        count_fused(len(self._plan.fused))
+        context.notes.fused += len(self._plan.fused)
         value = self._finished(see(pixels, view), draw)
         if not value.is_contiguous():  # as torchvision's would be
             value = value.as_subclass(torch.Tensor).contiguous().as_subclass(type(value))
@@ -208,7 +208,7 @@ class Fused:
         key = draw.key, finish.plan.source_size
         sample, (rows, effects) = (draw.index, draw.occurrence), self._ahead.get(key, ({}, None))
         if sample not in rows:
-            batch = samples_of_the_batch()
+            batch = context.batch
             batch = batch if sample in batch else [sample]
             rows, effects = {each: row for row, each in enumerate(batch)}, finish.effects(*zip(*batch, strict=True))
             self._ahead[key] = rows, effects

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastdata.lazy.follow_trial import follows_its_own_code
 from fastdata.lazy.fused_steps import Fused
-from fastdata.lazy.sample_context import count_joint, count_plain, next_draw
+from fastdata.lazy.sample_context import context
 from fastdata.transforms.compile import compile_steps, flatten
 from fastdata.transforms.settings import TransformSnapshot
 from fastdata.views.plan import Plan
@@ -134,10 +134,10 @@ class FusedTransform:
             snapshot, fused = made = _compiled(*self._fastdata)
             object.__setattr__(self, "_made", made)
         if len(args) != 1 or kwargs:
-            count_joint()
+            context.notes.joint += 1
         elif fused is None:
-            count_plain("none of its steps can be fused as it is now")
-        elif (draw := next_draw(draws=fused.draws)) is not None:
+            context.notes.plain.add("none of its steps can be fused as it is now")
+        elif (draw := context.next_draw(draws=fused.draws)) is not None:
             return fused(args[0], draw)
         return transform(*args, **kwargs)
 

@@ -21,7 +21,7 @@ import torch
 
 from fastdata.lazy.encoded_source import EncodedSource, find_source
 from fastdata.lazy.pending_tensor import pending
-from fastdata.lazy.sample_context import count_fused, decodes_at_once, note_opened, note_source, opens_encoded
+from fastdata.lazy.sample_context import context
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import pillow_files
 from fastdata.views.levels import UINT8
@@ -46,7 +46,7 @@ def noting_files(original: Callable[[Any], torch.Tensor]) -> Callable[[Any], tor
     @wraps(original)
     def read_file(path: Any) -> torch.Tensor:
         data = original(path)
-        if isinstance(path, str | Path) and opens_encoded():
+        if isinstance(path, str | Path) and context.opens_encoded:
             _this_thread.read = weakref.ref(data), os.fspath(path)
         return data
 
@@ -86,7 +86,7 @@ def leaving_upright_pending(
 
 def _pending_source(data: Any, mode: int, began: float) -> EncodedSource | None:
     """The image in a tensor of bytes, if it may stay encoded."""
-    if not opens_encoded() or decodes_at_once() or mode not in (_UNCHANGED, _RGB):
+    if not context.opens_encoded or context.decodes_at_once or mode not in (_UNCHANGED, _RGB):
         return None
     source = _source_of(data, began)
     return source if source is not None and _is_rgb(source, mode) else None
@@ -94,8 +94,8 @@ def _pending_source(data: Any, mode: int, began: float) -> EncodedSource | None:
 
 def _left_pending(source: EncodedSource) -> torch.Tensor:
     assert source.header is not None
-    note_source(source)
-    count_fused(1)
+    context.note_source(source)
+    context.notes.fused += 1
     whole = View.whole(source.header.width, source.header.height)
     return pending(Undecoded(source, whole, UINT8, channels_last=True))
 
@@ -121,7 +121,7 @@ def _source_of(data: Any, began: float) -> EncodedSource | None:
         return None
     read, path = getattr(_this_thread, "read", (None, ""))
     is_of_file = read is not None and read() is data and data._version == 0
-    note_opened(path if is_of_file else None)
+    context.opened = path if is_of_file else None
     source = find_source(path if is_of_file else io.BytesIO(data.numpy().tobytes()), keep_paths_before=began)
     if source is not None:
         source.only_core = True

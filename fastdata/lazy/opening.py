@@ -32,15 +32,7 @@ from fastdata.lazy.library_decoders import (
 from fastdata.lazy.pending_steps import TORCHVISIONS, outside_of, sides_of
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending, stacking_pending
 from fastdata.lazy.pillow_filters import adjusting_hue, filtering
-from fastdata.lazy.sample_context import (
-    count_fused,
-    count_opened_by_pillow,
-    decodes_at_once,
-    note_opened,
-    note_source,
-    opens_encoded,
-    set_opens_encoded,
-)
+from fastdata.lazy.sample_context import context
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import create_backend
 from fastdata.patches.image_opening import image_opening
@@ -66,13 +58,12 @@ def can_open_encoded() -> bool:
 @contextmanager
 def opening_encoded() -> Iterator[None]:
     """Makes `PIL.Image.open` leave ordinary images encoded in this thread, within a `with` block."""
-    before = set_opens_encoded(True)
     _replacements.install()
     try:
-        yield
+        with context.having(leaves_encoded=True):
+            yield
     finally:
         _replacements.uninstall()
-        set_opens_encoded(before)
 
 
 def open_encoded_from_now_on(program_began: float) -> None:
@@ -83,7 +74,7 @@ def open_encoded_from_now_on(program_began: float) -> None:
     Args:
         program_began: start of the program, in seconds since 1970.
     """
-    set_opens_encoded(True)
+    context.leaves_encoded = True
     _this_thread.began = program_began - _CLOCKS_DIFFER_S
     _replacements.install()
 
@@ -113,7 +104,7 @@ def open_image(source: str | os.PathLike[str] | bytes | BinaryIO) -> Image:
         >>> image = fastdata.open_image("photo.jpg").crop((0, 0, 224, 224))
     """
     opened = io.BytesIO(source) if isinstance(source, bytes) else source
-    if opens_encoded() or not can_open_encoded():  # a loader makes the sample, and replaces Pillow's function
+    if context.opens_encoded or not can_open_encoded():  # a loader makes the sample, and replaces Pillow's function
         return PIL.Image.open(opened)
     found = find_source(opened)
     return _encoded_image(found) or PIL.Image.open(opened)
@@ -129,7 +120,7 @@ def _encoded_image(source: EncodedSource | None) -> EncodedImage | None:
 
 def open_record(record: bytes) -> Image | None:
     """Returns an image of an unpacked JPEG that stays encoded; None where images do not stay encoded now."""
-    return EncodedImage.of_record(record) if opens_encoded() else None
+    return EncodedImage.of_record(record) if context.opens_encoded else None
 
 
 def _began() -> float:
@@ -142,13 +133,13 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
 
     @wraps(original)
     def open(fp: Any, mode: Any = "r", formats: Any = None) -> Image:  # noqa: A001 - Pillow's name
-        note_opened(fp)
-        if opens_encoded() and mode == "r" and formats is None:
+        context.opened = fp
+        if context.opens_encoded and mode == "r" and formats is None:
             source = find_source(fp, keep_paths_before=_began())
             if (image := _encoded_image(source)) is not None:
-                note_source(source)
+                context.note_source(source)
                 return image
-            count_opened_by_pillow()
+            context.notes.opened += 1
         return original(fp, mode, formats)
 
     return open
@@ -176,11 +167,11 @@ def _leaving_pending(
 
 def _left_pending(image: Any, levels: Levels, *, channels_last: bool) -> torch.Tensor | None:
     """The tensor of an image that is still encoded; None for other images."""
-    if not (isinstance(image, EncodedImage) and opens_encoded()) or (seen := image.pending_view) is None:
+    if not (isinstance(image, EncodedImage) and context.opens_encoded) or (seen := image.pending_view) is None:
         return None
-    count_fused(1)
+    context.notes.fused += 1
     undecoded = Undecoded(*seen, levels, channels_last=channels_last)
-    return undecoded.decoded() if decodes_at_once() else pending(undecoded)
+    return undecoded.decoded() if context.decodes_at_once else pending(undecoded)
 
 
 def _processing_pending(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,7 +191,7 @@ def _expanding_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
 
     @wraps(original)
     def expand(image: Image, border: Any = 0, fill: Any = 0) -> Image:
-        if isinstance(image, EncodedImage) and opens_encoded():
+        if isinstance(image, EncodedImage) and context.opens_encoded:
             is_border = type(border) is int or (type(border) is tuple and len(border) in (2, 4))
             sides = sides_of(border) if is_border else None
             is_colour = type(fill) is tuple and len(fill) == 3 and all(type(level) is int for level in fill)
@@ -222,7 +213,7 @@ def _staying_pending(step: Callable[..., Any], original: Callable[..., Any]) -> 
         if isinstance(image, PendingImage) and is_pending(image):
             seen = step(image.undecoded, *args, **kwargs)
             if seen is not NotImplemented:
-                count_fused(1)
+                context.notes.fused += 1
                 return image if seen is image.undecoded else pending(seen)
         return original(image, *args, **kwargs)
 

@@ -19,7 +19,7 @@ import torch
 
 from fastdata.lazy.fill import SeenImages, StoredRows, fill_from_pixels
 from fastdata.lazy.pending_steps import after_call, same_memory
-from fastdata.lazy.sample_context import index_being_made, note_pending
+from fastdata.lazy.sample_context import context
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
 from fastdata.pipeline.collate import collate_targets, is_timms
 from fastdata.transforms.known import is_tv_image
@@ -179,7 +179,7 @@ def real(tensor: Any) -> Any:
 def pending(undecoded: Undecoded) -> PendingImage:
     """Makes the pending tensor (3, height, width) of an encoded image; its index defaults to the current sample's."""
     if undecoded.index is None:
-        undecoded.index = index_being_made()
+        undecoded.index = context.index
     cls = PendingImage if undecoded.tensor_class is None else _standing_for(undecoded.tensor_class)
     made: PendingImage = _made(cls, undecoded)
     return made
@@ -198,7 +198,7 @@ def _made(cls: Any, undecoded: Any) -> Any:
     undecoded.tensor = weakref.ref(tensor)
     if isinstance(undecoded, Undecoded) and undecoded.part_of is not None:
         undecoded.part_of.whole.parts.append(undecoded.tensor)
-    note_pending(tensor)
+    context.notes.pending.append(weakref.ref(tensor))
     return tensor
 
 

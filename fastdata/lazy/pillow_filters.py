@@ -15,7 +15,7 @@ from PIL import ImageFilter
 from PIL.Image import Image
 
 from fastdata.augment.effects import nothing
-from fastdata.lazy.sample_context import opens_encoded
+from fastdata.lazy.sample_context import context
 from fastdata.loaders import pillow
 from fastdata.loaders.pillow_effects import core_agrees
 from fastdata.native import load
@@ -32,7 +32,7 @@ def filtering(original: Callable[..., Image]) -> Callable[..., Image]:
 
     @wraps(original)
     def filter(self: Image, filter: Any) -> Image:  # noqa: A001, A002 - Pillow's names
-        if opens_encoded() and _is_worth_it(self):
+        if context.opens_encoded and _is_worth_it(self):
             radius = filter.radius if type(filter) is ImageFilter.GaussianBlur else None
             if isinstance(radius, int | float) and 0 < radius < _MOST_RADIUS:
                 return _done(self, EffectKind.BOX_BLUR, radius, self.info)
@@ -48,7 +48,7 @@ def adjusting_hue(original: Callable[..., Image]) -> Callable[..., Image]:
 
     @wraps(original)
     def adjust_hue(img: Image, hue_factor: float) -> Image:
-        if opens_encoded() and type(hue_factor) is float and -0.5 <= hue_factor <= 0.5 and _is_worth_it(img):
+        if context.opens_encoded and type(hue_factor) is float and -0.5 <= hue_factor <= 0.5 and _is_worth_it(img):
             return _done(img, EffectKind.HUE, int(hue_factor * 255) & 255, {})
         return original(img, hue_factor)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastdata.lazy.batch_messages import Report, ReportedBatch
 from fastdata.lazy.fetch import REPORTED
-from fastdata.lazy.sample_context import Notes, decoding_at_once, noting
+from fastdata.lazy.sample_context import Notes, context
 
 __all__ = ["StreamFetcher"]
 
@@ -32,7 +32,7 @@ class StreamFetcher:
     def fetch(self, index: Any) -> Any:
         """Returns the batch; in a ReportedBatch for the first ones in which images were opened."""
         notes = Notes()
-        with decoding_at_once(), noting(notes):
+        with context.having(decodes_at_once=True), context.noting(notes):
             batch = self._inner.fetch(index)
         self._fetched += 1
         if self._fetched > REPORTED or not (notes.opened or notes.decoded):
