@@ -208,11 +208,12 @@ class Lines(IterableDataset):
     def __iter__(self):
         return iter(["line"] * 7)
 
-torch.manual_seed(3)
-for dataset in (Text(), Lines()):
-    for workers in (0, 1):
-        loader = DataLoader(dataset, 4, shuffle=True if isinstance(dataset, Text) else None, num_workers=workers)
-        print(type(iter(loader)).__name__, list(loader), list(loader), torch.rand(1))
+if __name__ == "__main__":  # which worker processes import if they are not forked
+    torch.manual_seed(3)
+    for dataset in (Text(), Lines()):
+        for workers in (0, 1):
+            loader = DataLoader(dataset, 4, shuffle=True if isinstance(dataset, Text) else None, num_workers=workers)
+            print(type(iter(loader)).__name__, list(loader), list(loader), torch.rand(1))
 """
 
 

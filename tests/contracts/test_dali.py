@@ -265,9 +265,10 @@ def test_a_forked_child_is_refused_the_iterator_and_makes_its_own(folder: Path) 
 
 
 COLLECTING = """
-import gc, os, sys
+import gc, multiprocessing, os, sys
 from fastdata import DataLoader, ImageFolder
 from fastdata.transforms import Compose, RandomResizedCrop, ToTensor
+multiprocessing.set_start_method("fork")
 gc.disable()
 whole = Compose([RandomResizedCrop(24), ToTensor(), lambda image: image])  # decoded image by image
 for transform in (whole, Compose(whole.transforms[:2])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,8 @@ def cluster() -> Iterator[Any]:
     yield ray
     ray.shutdown()
     made.shutdown()
+    del ray, made
+    gc.collect()  # what Ray leaves joins its threads, which would never end in a process that a later test forks
 
 
 @pytest.mark.slow
