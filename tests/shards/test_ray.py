@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +31,13 @@ def cluster() -> Iterator[Any]:
     path = os.pathsep.join([str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])])
     ray.init(address=made.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
     yield ray
+    nodes = [made.head_node, *made.worker_nodes]
     ray.shutdown()
     made.shutdown()
-    del ray, made
-    gc.collect()  # what Ray leaves joins its threads, which would never end in a process that a later test forks
+    # Exit handlers hold the nodes.  A process that a later test forks would clear them, and wait for ever for threads
+    # of their clients, which it has not got.
+    for node in nodes:
+        node._gcs_client = None
 
 
 @pytest.mark.slow
