@@ -269,7 +269,7 @@ def _decode_what_nobody_used(left: list[Any]) -> None:
     Raises:
         OSError: one is damaged; the sample is then made again, so that the code meets the error.
     """
-    if not (asked := [source for source in context.sources if source.is_asked and not source.is_seen]):
+    if not (asked := [source for source in context.sources or () if source.is_asked and not source.is_seen]):
         return
     alive = [tensor.undecoded for tensor in (reference() for reference in left) if tensor is not None]
     used = {id(each.source) for each in alive if isinstance(each, Undecoded)}

@@ -105,7 +105,8 @@ class SampleContext(threading.local):
         at_once: number of samples that are made in one call.
         batch: index and occurrence of each sample of the batch: numbers may be drawn for all of them at once.
         opened: the image file that was opened last.
-        sources: the encoded images that were opened for the sample.
+        sources: the encoded images that were opened for the sample; None outside of a sample, as in streams, which
+            would fill it for ever.
         notes: what was done with the batch's images.
         leaves_encoded: images that are opened may stay encoded; see `opens_encoded`.
         decodes_at_once: tensors of images are decoded when they are made.
@@ -120,7 +121,7 @@ class SampleContext(threading.local):
         self.occurrence, self.at_once = 0, 1
         self.batch: list[tuple[int, int]] = []
         self.opened: Any = ""
-        self.sources: list[Any] = []
+        self.sources: list[Any] | None = None
         self.notes = Notes()
         self.leaves_encoded = self.decodes_at_once = self.several_views = self.repeats_draws = False
         self.fuses_draws = True
@@ -157,10 +158,10 @@ class SampleContext(threading.local):
             samples: number of samples that are made in one call: all of the batch that `note_batch` was told, or one.
                 The calls of transforms are taken to be for one sample after the other, then again for the first.
         """
-        self.opened, self.sources = "", []
+        self.opened = ""
         self._tokens.clear()
         numbers = {"at_once": samples, "_transforms": 0, "_seed": self._seed}
-        return self.having(key=key, index=index, occurrence=occurrence, **numbers)
+        return self.having(key=key, index=index, occurrence=occurrence, sources=[], **numbers)
 
     @contextmanager
     def noting(self, notes: Notes) -> Iterator[None]:
@@ -186,7 +187,8 @@ class SampleContext(threading.local):
 
     def note_source(self, source: Any) -> None:
         """Records an image that was opened and stays encoded."""
-        self.sources.append(source)
+        if self.sources is not None:
+            self.sources.append(source)
         self.notes.encoded += 1
 
     def next_draw(self, *, draws: bool) -> Draw | None:

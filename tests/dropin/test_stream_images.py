@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
 import tarfile
@@ -161,6 +162,21 @@ def test_images_may_leave_the_stream(files: list[Path], workers: int) -> None:
     for one, other in zip(ours[:-1], theirs[:-1], strict=True):
         assert [number for _, number in one] == [number for _, number in other]
         assert [image.tobytes() for image, _ in one] == [image.tobytes() for image, _ in other]
+
+
+class Counting(Files):
+    """Says with each image how many the process holds."""
+
+    def made(self, image: Any, number: int) -> Any:
+        everything = gc.get_objects() if number % 13 == 12 else ()  # which takes long
+        return self.transform(image), sum(type(each).__name__ == "EncodedSource" for each in everything)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_images_that_are_gone_leave_nothing(files: list[Path], workers: int) -> None:
+    held = [held for _, held in DataLoader(Counting(files * 6, TRAIN), None, num_workers=workers)]
+    assert len(held) == 6 * COUNT
+    assert 0 < max(held) < 12
 
 
 def test_files_that_are_deleted_at_once(files: list[Path], tmp_path: Path) -> None:
