@@ -16,10 +16,13 @@ Life of a block (any deviation is a bug):
    likes: such a block is WORN at the end, and never filled again.  The same holds for a worker process that forks.
    Nothing is received or given back between that and the fork.  A process that a worker process forks uses no blocks.
 6. A block that has been free for sixteen messages of the worker process is dropped: a queue that was fuller for
-   a moment, or batches of many sizes, would keep memory for the whole run otherwise.  So are the oldest free ones when
-   none of them fits and a new one is made: those that stay are together no larger than 16 MB and a quarter of what is
-   in use.  The worker process tells the numbers, and the training process forgets its mapping, too.  The rest ends with
-   the processes.
+   a moment, or batches of many sizes, would keep memory for the whole run otherwise.  So are the oldest free ones that
+   are a little too small when a new one is made: those of them that stay have together no more than 4 MB and a quarter
+   of what is in use.  The worker process tells the numbers, and the training process forgets its mapping, too.  The
+   rest ends with the processes.
+
+A block is as large as the largest of a similar size, and at least a power of two: memory that nobody has written to
+costs nothing.  So batches of similar sizes share blocks, as where detection pads to the largest image of each.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ __all__ = [
 _HEADER = 64  # bytes before the data: the mark, and 1 once the training process has mapped the block
 _FREE, _IN_USE, _WORN = 0, 1, 2
 _IS_MAPPED = 1  # place in the header
-_SPARE_BYTES = 16 << 20
+_SPARE_BYTES = 4 << 20
 _IDLE_MESSAGES = 16  # a program may hold as many batches, and let go of all at once
 
 
@@ -114,6 +117,7 @@ class _OwnBlock(_Block):
         self._lent: weakref.ref[Any] | None = None
         self.is_reserved = False  # for a message or a loan under way
         self.used_for = 0  # the latest message for which it was taken, or at whose end it was in use
+        self.touched = 0  # bytes of data that have been used, and have memory
 
     def __del__(self) -> None:
         self._close_descriptor()
@@ -232,24 +236,28 @@ class BlockWriter:
         block = self._found(size)
         if block is not None:
             block.is_reserved, block.used_for = True, self._messages
+            block.touched = max(block.touched, size)
         return block
 
     def _found(self, size: int) -> _OwnBlock | None:
         for block in [each for each in self._blocks.values() if each.is_done]:
             self._drop(block)
         free = [each for each in self._blocks.values() if each.is_free]
-        fitting = [each for each in free if size <= each.capacity <= 2 * size]
+        fitting = [each for each in free if size <= each.capacity and each.touched <= 4 * size]
         if fitting:
-            return min(fitting, key=lambda each: each.capacity)
-        capacity = _rounded_up(size)
-        in_use = sum(each.capacity for each in self._blocks.values()) - sum(each.capacity for each in free)
-        room = _SPARE_BYTES + (in_use + capacity) // 4
-        for block in sorted(free, key=lambda each: each.number, reverse=True):  # the newest stay
-            room -= block.capacity
+            return min(fitting, key=lambda each: (each.touched, -each.used_for))
+        similar = [
+            each.capacity for each in self._blocks.values() if size <= 4 * each.touched and each.touched <= 4 * size
+        ]
+        in_use = sum(each.touched for each in self._blocks.values()) - sum(each.touched for each in free)
+        room = _SPARE_BYTES + (in_use + size) // 4
+        too_small = [each for each in free if each.capacity < size <= 4 * each.touched]
+        for block in sorted(too_small, key=lambda each: each.number, reverse=True):  # the newest stay
+            room -= block.touched
             if room < 0:
                 self._drop(block)
         try:
-            block = _OwnBlock(self._made, capacity)
+            block = _OwnBlock(self._made, max([_rounded_up(size), *similar]))
         except OSError:
             return None
         self._made += 1
@@ -262,9 +270,8 @@ class BlockWriter:
 
 
 def _rounded_up(size: int) -> int:
-    """The next of eight sizes between two powers of two, so that batches of similar sizes share blocks."""
-    step = max(4096, 1 << max(0, size.bit_length() - 4))
-    return -(-size // step) * step
+    """The next power of two."""
+    return max(4096, 1 << (size - 1).bit_length())
 
 
 # ---- in the training process

@@ -218,6 +218,16 @@ def test_blocks_are_used_again_and_go_with_the_loader() -> None:
         assert not blocks_of() - before
 
 
+def test_batches_of_similar_sizes_share_blocks() -> None:
+    numbers = random.Random(1)
+    sizes = tuple(int(40 * LARGE * numbers.uniform(1, 3.8)) for _ in range(150))
+    before, seen = blocks_of(), set[str]()
+    for pixels, index in DataLoader(Numbered(150, sizes=sizes), 1, num_workers=1):
+        assert (pixels == float(index)).all()
+        seen |= blocks_of() - before
+    assert len(seen) < 16
+
+
 def test_what_was_held_for_a_while_is_given_back() -> None:
     batches: Any = iter(DataLoader(Numbered(100), 1, num_workers=1, prefetch_factor=2))
     held = [next(batches) for _ in range(12)]
