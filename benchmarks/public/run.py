@@ -4,8 +4,8 @@ Setup: `adapters.py` builds the datasets and transforms of public programs from 
 photographs in the layouts they expect (`layouts.py` makes them; masks and boxes are drawn).  Each pipeline runs in a
 process of its own: `fastdata.check` compares the first batches of both loaders, training draws included; then whole
 loaders are made, read and closed in interleaved rounds, with two worker processes and fastdata's own draws.  CPU time
-is that of the whole process tree; memory the largest sum of its processes' own shares (PSS) in a process that makes one
-pass with one kind of loader.
+is that of the whole process tree; memory the largest sum of its processes' own shares (PSS) and of the machine's shared
+memory in a process that makes one pass with one kind of loader.
 
     python benchmarks/public/run.py PHOTOGRAPHS --sources FOLDER --data FOLDER
     python benchmarks/public/run.py PHOTOGRAPHS --sources FOLDER --data FOLDER --only moco_v2 detr
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,14 @@ WORKERS, COMPARED, LIMIT_S = 2, 5, 600
 
 
 class Peak:
-    """The largest memory of this process and its children, in MB, within a `with` block."""
+    """The largest memory of this process and its children, in MB, within a `with` block.
+
+    Shared memory is taken from the system, less what there was before: a batch that torch's loader has sent and nobody
+    has received yet is mapped by no process.
+    """
 
     def __enter__(self) -> Peak:
-        self.megabytes, self._end = 0.0, threading.Event()
+        self.megabytes, self._end, self._before = 0.0, threading.Event(), _kilobytes("/proc/meminfo")["Shmem"]
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
         return self
@@ -54,13 +59,18 @@ class Peak:
 
         me = psutil.Process()
         while not self._end.wait(0.03):  # torch's batches and their samples are there together for a moment
-            total = 0
+            total = _kilobytes("/proc/meminfo")["Shmem"] - self._before
             for process in (me, *me.children(recursive=True)):
-                try:
-                    total += process.memory_full_info().pss
-                except psutil.Error:  # it has ended
-                    continue
-            self.megabytes = max(self.megabytes, total / 1e6)
+                with suppress(OSError):  # it has ended
+                    shares = _kilobytes(f"/proc/{process.pid}/smaps_rollup")
+                    total += shares["Pss"] - shares["Pss_Shmem"]
+            self.megabytes = max(self.megabytes, total * 1024 / 1e6)
+
+
+def _kilobytes(path: str) -> dict[str, int]:
+    """The sizes that the kernel tells in a file, by their names."""
+    lines = [line.split() for line in Path(path).read_text().splitlines() if line.endswith(" kB")]
+    return {name.rstrip(":"): int(size) for name, size, _ in lines}
 
 
 KINDS: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "fastdata": DataLoader}
