@@ -149,14 +149,22 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         check_flags(self)
+        self._check_optimisation()
+        self._check_device()
+        self._check_processes()
+        check(
+            self.patience == 0 or self.best_metric is not None,
+            f"patience={self.patience} needs best_metric, by which an epoch is better than another",
+        )
+        check(
+            self.resume != "auto" or self.output_dir is not None,
+            "resume='auto' needs output_dir, where it looks for the latest checkpoint",
+        )
+
+    def _check_optimisation(self) -> None:
         check(
             self.betas is None or self.opt in ("adamw", "lamb"),
             f"betas={self.betas} needs opt='adamw' or 'lamb'; opt={self.opt!r} uses momentum={self.momentum}",
-        )
-        check(
-            not self.static_graph or self.accumulate == 1,
-            f"static_graph=True does not work with accumulate={self.accumulate}: with a static graph DDP sums "
-            "gradients after every batch; leave one of them out",
         )
         check(
             self.lr_warmup_epochs == 0 or self.lr_scheduler not in ("onecycle", "cyclic"),
@@ -167,6 +175,12 @@ class TrainOptions:
             self.lr_warmup_epochs < self.epochs,
             f"lr_warmup_epochs={self.lr_warmup_epochs} must be less than epochs={self.epochs}",
         )
+        check(
+            self.lr_scheduler != "plateau" or self.lr_gamma < 1,
+            f"lr_scheduler='plateau' needs lr_gamma below 1, by which the rates fall; it is {self.lr_gamma}",
+        )
+
+    def _check_device(self) -> None:
         on_cuda = self.torch_device().type == "cuda"
         check(
             self.amp != "fp16" or on_cuda,
@@ -184,12 +198,19 @@ class TrainOptions:
             self.comm_hook != "bf16" or on_cuda,
             "comm_hook='bf16' needs a CUDA device: gloo cannot sum bfloat16; use comm_hook='fp16'",
         )
+
+    def _check_processes(self) -> None:
+        of_ddp = self.static_graph or self.find_unused_parameters or self.comm_hook != "none"
+        check(
+            not self.static_graph or self.accumulate == 1,
+            f"static_graph=True does not work with accumulate={self.accumulate}: with a static graph DDP sums "
+            "gradients after every batch; leave one of them out",
+        )
         check(
             self.comm_hook != "powersgd" or self.amp != "fp16",
             "comm_hook='powersgd' does not work with amp='fp16': PowerSGD remembers the gradients of an overflow, "
             "which the gradient scaler provokes now and then, and all later ones would be NaN; use amp='bf16'",
         )
-        of_ddp = self.static_graph or self.find_unused_parameters or self.comm_hook != "none"
         check(
             not (self.fsdp and of_ddp),
             "fsdp=True takes DDP's place: leave out static_graph, find_unused_parameters and comm_hook",
@@ -198,18 +219,6 @@ class TrainOptions:
             not self.fsdp or (self.amp in ("none", "bf16") and self.opt in ("sgd", "adamw")),
             f"fsdp=True works with amp='none' or 'bf16' and opt='sgd' or 'adamw', not with amp={self.amp!r} and "
             f"opt={self.opt!r}",
-        )
-        check(
-            self.lr_scheduler != "plateau" or self.lr_gamma < 1,
-            f"lr_scheduler='plateau' needs lr_gamma below 1, by which the rates fall; it is {self.lr_gamma}",
-        )
-        check(
-            self.patience == 0 or self.best_metric is not None,
-            f"patience={self.patience} needs best_metric, by which an epoch is better than another",
-        )
-        check(
-            self.resume != "auto" or self.output_dir is not None,
-            "resume='auto' needs output_dir, where it looks for the latest checkpoint",
         )
 
     def torch_device(self) -> torch.device:
