@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from places import HELPERS
+from small_disks import small_disk
 from small_training import data, options, plain_model
 from warm_python import run_python
 
@@ -48,49 +46,41 @@ def test_a_limit_on_the_size_of_files_is_named(tmp_path: Path, limit: int) -> No
     assert checkpoints(tmp_path) == ["checkpoint-00000005.pt"]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if not sys.platform.startswith("linux") or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with small_disk(disk := tmp_path / "small", "256k"):
+        (disk / "other").write_bytes(bytes(150_000))
+        with pytest.raises(
+            TrainError, match=r"checkpoint-\d+\.pt cannot be written: No space left on device; "
+        ) as raised:
+            fit(plain_model(), data(), options=options(output_dir=str(disk), save_every=1, keep=9))
+        for part in (
+            "MB are free there.",
+            "Free space, keep fewer checkpoints (keep, --keep) or use another output_dir",
+        ):
+            assert part in str(raised.value)
+        kept = checkpoints(disk)
+        assert kept
+        (disk / "other").unlink()
+        again = fit(plain_model(), data(), options=options(output_dir=str(disk), keep=1, resume="auto"))
+        assert len(again.losses) == 5
 
+    def test_the_log_on_a_full_disk_is_named(disk: Path) -> None:
+        with pytest.raises(OSError, match="No space"):
+            (disk / "other").write_bytes(bytes(400_000))
+        with pytest.raises(TrainError, match=r"log\.csv cannot be written: No space left on device; .*Free space"):
+            fit(plain_model(), data(), options=options(output_dir=str(disk), print_freq=1))
 
-def test_a_full_disk_is_named_with_what_to_do(small_disk: Path) -> None:
-    (small_disk / "other").write_bytes(bytes(150_000))
-    with pytest.raises(TrainError, match=r"checkpoint-\d+\.pt cannot be written: No space left on device; ") as raised:
-        fit(plain_model(), data(), options=options(output_dir=str(small_disk), save_every=1, keep=9))
-    for part in ("MB are free there.", "Free space, keep fewer checkpoints (keep, --keep) or use another output_dir"):
-        assert part in str(raised.value)
-    kept = checkpoints(small_disk)
-    assert kept
-    (small_disk / "other").unlink()
-    again = fit(plain_model(), data(), options=options(output_dir=str(small_disk), keep=1, resume="auto"))
-    assert len(again.losses) == 5
-
-
-def test_the_log_on_a_full_disk_is_named(small_disk: Path) -> None:
-    with pytest.raises(OSError, match="No space"):
-        (small_disk / "other").write_bytes(bytes(400_000))
-    with pytest.raises(TrainError, match=r"log\.csv cannot be written: No space left on device; .*Free space"):
-        fit(plain_model(), data(), options=options(output_dir=str(small_disk), print_freq=1))
-
-
-@pytest.mark.filterwarnings("ignore:resuming .* with other options")
-@pytest.mark.parametrize("cut", [1, 2, 20, 60])
-def test_a_row_of_the_log_that_was_cut_short_is_left_out(tmp_path: Path, cut: int) -> None:
-    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), print_freq=1))
-    log = tmp_path / "log.csv"
-    whole = log.read_text().splitlines()
-    log.write_bytes(log.read_bytes()[:-cut])
-    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), print_freq=1, resume="auto", epochs=2))
-    rows = log.read_text().splitlines()
-    kept = [row for row in whole if row in rows]
-    assert rows[: len(kept)] == kept
-    assert len(kept) in (len(whole) - 1, len(whole) - 2)
-    assert {row.count(",") for row in rows} == {whole[0].count(",")}
-    assert len({row.partition(",")[0] for row in rows}) == len(rows)
+    @pytest.mark.filterwarnings("ignore:resuming .* with other options")
+    @pytest.mark.parametrize("cut", [1, 2, 20, 60])
+    def test_a_row_of_the_log_that_was_cut_short_is_left_out(tmp_path: Path, cut: int) -> None:
+        fit(plain_model(), data(), options=options(output_dir=str(tmp_path), print_freq=1))
+        log = tmp_path / "log.csv"
+        whole = log.read_text().splitlines()
+        log.write_bytes(log.read_bytes()[:-cut])
+        fit(plain_model(), data(), options=options(output_dir=str(tmp_path), print_freq=1, resume="auto", epochs=2))
+        rows = log.read_text().splitlines()
+        kept = [row for row in whole if row in rows]
+        assert rows[: len(kept)] == kept
+        assert len(kept) in (len(whole) - 1, len(whole) - 2)
+        assert {row.count(",") for row in rows} == {whole[0].count(",")}
+        assert len({row.partition(",")[0] for row in rows}) == len(rows)

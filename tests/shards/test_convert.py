@@ -23,6 +23,7 @@ import pytest
 from folders import SHARD_BYTES, changed_copy, originals, tree
 from PIL import Image
 from places import CONVERT
+from small_disks import enlarge, small_disk
 
 from fastdata import ConversionError, DatasetError, ImageFolder, OptionError, ShardDataset
 from fastdata.shards.conversion import destination
@@ -343,22 +344,15 @@ def test_who_has_just_finished_keeps_the_dataset(folder: Path, tmp_path: Path, m
     assert tree(out) == tree(tmp_path / "done")
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to mount a small disk")
 def test_a_full_disk_is_named_and_the_next_run_continues(folder: Path, tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", disk], check=False).returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    try:
+    with small_disk(disk := tmp_path / "disk", "200k"):
         for workers in (1, 2):
             with pytest.raises(ConversionError, match=r"no space left on the disk; .* finished shards are kept"):
                 convert(str(folder), disk / "out", OPTIONS, workers=workers)
             assert not list((disk / "out").glob("*.partial"))
-        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        enlarge(disk, "20m")
         convert(str(folder), disk / "out", OPTIONS)
         assert samples(disk / "out") == originals(folder)
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 def test_a_killed_worker_is_an_error_that_says_what_to_do() -> None:
