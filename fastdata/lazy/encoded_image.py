@@ -13,7 +13,6 @@ that only the decoder notices is raised where pixels are first needed, with Pill
 from __future__ import annotations
 
 import io
-import weakref
 from typing import Any
 
 import PIL.Image
@@ -86,7 +85,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     ) -> None:
         super().__init__()
         self._source, self._seen, self._info = source, seen, info
-        source.images.append(weakref.ref(self))
+        source.note_image(self)
         setattr(self, _MODE, mode)
         height, width = seen.size
         self._size = width, height

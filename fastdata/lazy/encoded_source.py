@@ -101,6 +101,12 @@ class EncodedSource:
     def __reduce__(self) -> tuple[Any, ...]:
         return _sent, (self.path, self.data, self.name, self.origin, self.stamp, self.only_core)
 
+    def note_image(self, image: Any) -> None:
+        """Notes an image that is made from it; those that are gone are forgotten whenever their number has doubled."""
+        if (number := len(self.images)) & (number - 1) == 0:
+            self.images = [each for each in self.images if each() is not None]
+        self.images.append(weakref.ref(image))
+
     def is_held(self) -> bool:
         """True if an image made from it still exists."""
         return any(image() is not None for image in self.images)

@@ -23,7 +23,7 @@ from fastdata.device.prefetch import map_tensors
 from fastdata.errors import DecodeError, FastdataError, ViewError, in_words
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, Report, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.fill import decode_source
-from fastdata.lazy.pending_tensor import PendingImage, real, stacks_pending, stands_in
+from fastdata.lazy.pending_tensor import PendingImage, is_pending, real, stacks_pending, stands_in
 from fastdata.lazy.sample_context import Notes, context, seed_of
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
 from fastdata.loaders import pillow
@@ -96,7 +96,8 @@ class SampleFetcher(_MapDatasetFetcher):
         try:
             with context.noting(notes):
                 batch = self._batch_of(given, before)
-            _leave_to_the_loader(batch, notes.kept)
+            if context.has_left_some:
+                _leave_to_the_loader(batch, notes.kept)
             if worker is None:  # others are pickled, as what they should be
                 batch = _with_real_tensors(batch)
         except Exception as error:
@@ -208,7 +209,7 @@ class SampleFetcher(_MapDatasetFetcher):
         try:
             if before is not None:
                 before.put_back()
-            with asking_pillow():
+            with asking_pillow(), context.having(notes=Notes()):
                 return self._make_handling_failures(request)
         finally:
             if before is not None and not in_turn:
@@ -321,26 +322,30 @@ def _getitems_of(dataset: Any) -> Any:
 
 
 def _leave_to_the_loader(batch: Any, pending: list[Any]) -> None:
-    """Marks the pending tensors in a batch for the loader to decode; decodes those that are not in the batch now.
+    """Marks a batch's own pending tensors for the loader to decode.
+
+    Others are decoded now: those that are not in the batch, and those in it that an earlier one had, and a dataset has
+    kept.
 
     Raises:
         OSError: an image that is decoded now is damaged or missing.
     """
-    if not pending:
-        return
-    found = set()
+    found: dict[int, torch.Tensor] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        found.add(id(tensor))
+        found[id(tensor)] = tensor
         return tensor
 
     map_tensors(batch, note)
     for tensor in pending:
-        if id(tensor) in found:
+        if found.pop(id(tensor), None) is not None:
             tensor.undecoded.is_sent = True
         else:
             tensor.undecoded.decoded()
             _replace_in_objects(batch)
+    for tensor in found.values():
+        if is_pending(tensor):
+            tensor.undecoded.decoded()  # type: ignore[attr-defined]
 
 
 def _with_real_tensors(value: Any) -> Any:

@@ -279,6 +279,8 @@ def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool, follow
 
 def _described(value: Any) -> str:
     mode = getattr(value, "mode", None)
+    if mode == "RGB":
+        return "an empty image"
     return f"an image in mode {mode}" if isinstance(mode, str) else f"a value of type {type(value).__name__}"
 
 

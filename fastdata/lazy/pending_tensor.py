@@ -198,7 +198,7 @@ def _made(cls: Any, undecoded: Any) -> Any:
     undecoded.tensor = weakref.ref(tensor)
     if isinstance(undecoded, Undecoded) and undecoded.part_of is not None:
         undecoded.part_of.whole.parts.append(undecoded.tensor)
-    context.notes.pending.append(weakref.ref(tensor))
+    context.note_pending(tensor)
     return tensor
 
 

@@ -107,7 +107,8 @@ class SampleContext(threading.local):
         opened: the image file that was opened last.
         sources: the encoded images that were opened for the sample; None outside of a sample, as in streams, which
             would fill it for ever.
-        notes: what was done with the batch's images.
+        notes: what was done with the batch's images; outside of a batch, counts that nobody reads.
+        has_left_some: a tensor has been left pending, at any time, which the dataset may have kept.
         leaves_encoded: images that are opened may stay encoded; see `opens_encoded`.
         decodes_at_once: tensors of images are decoded when they are made.
         several_views: several views of an image may be decoded.
@@ -122,8 +123,10 @@ class SampleContext(threading.local):
         self.batch: list[tuple[int, int]] = []
         self.opened: Any = ""
         self.sources: list[Any] | None = None
-        self.notes = Notes()
-        self.leaves_encoded = self.decodes_at_once = self.several_views = self.repeats_draws = False
+        self.notes = self._nobodys = Notes()
+        self.has_left_some = self.leaves_encoded = self.decodes_at_once = self.several_views = self.repeats_draws = (
+            False
+        )
         self.fuses_draws = True
         self._transforms = 0  # fused transforms that the sample has had
         self._tokens: set[int] = set()  # numbers that its transforms have drawn
@@ -149,7 +152,9 @@ class SampleContext(threading.local):
     def making(
         self, index: Any, occurrence: int = 0, key: Key | None = None, *, samples: int = 1
     ) -> AbstractContextManager[None]:
-        """Marks the sample that is made within a `with` block, whose fused transforms count from 0; draws need a key.
+        """Marks the sample that is made in the `with` block that begins now, whose fused transforms count from 0.
+
+        Draws need a key.
 
         Args:
             index: the sample.
@@ -184,6 +189,12 @@ class SampleContext(threading.local):
     def note_seed(self) -> None:
         """Records the seed of torch's generator; another seed found later within a sample was set by user code."""
         self._seed = torch.initial_seed()
+
+    def note_pending(self, tensor: Any) -> None:
+        """Records a tensor that was left pending, if a batch is being made: others are received, or the user's own."""
+        if self.notes is not self._nobodys:
+            self.notes.pending.append(weakref.ref(tensor))
+            self.has_left_some = True
 
     def note_source(self, source: Any) -> None:
         """Records an image that was opened and stays encoded."""

@@ -180,10 +180,10 @@ def resize_scaled(pixels: Pixels, full: tuple[int, int], view: View, out: Pixels
 
 
 def is_rgb(value: object) -> bool:
-    """True for a PIL image in RGB."""
+    """True for a PIL image in RGB that has pixels."""
     from PIL import Image
 
-    return isinstance(value, Image.Image) and value.mode == "RGB"
+    return isinstance(value, Image.Image) and value.mode == "RGB" and 0 not in value.size
 
 
 def apply_view(image: Image, view: View) -> Image:

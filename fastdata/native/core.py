@@ -73,6 +73,8 @@ class OneView(threading.local):
         self._given[:] = (*size_px, index, occurrence)
         views, numbers = ctypes.addressof(self._views), None if given is None else given.ctypes.data
         row = core.library.fd_draw_views(1, *self._arguments, numbers, geometry.pointer, views)
+        if row < -1:
+            raise ValueError(f"an image of {size_px[0]} × {size_px[1]} pixels, or its geometry, makes no sense")
         return self._drawn if row < 0 else None
 
 

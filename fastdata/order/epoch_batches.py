@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -79,13 +80,13 @@ class EpochBatches:
         self._is_known = self._is_random or type(self._sampler) in _STATELESS
         self._streams: GlobalStates | None = None  # what an unknown sampler draws from, if not the global generators
         self._candidates: Sequence[int] | None = None
-        self.sizes: list[int] = []  # of all batches after the first `state.delivered` samples, `state.ahead` included
-        self._yielded: list[int] = []  # places in `sizes` of the batches that were yielded
-        self._begins = [0]  # samples before each batch of `sizes`, and after the last
+        self.sizes = array("q")  # of all batches after the first `state.delivered` samples, `state.ahead` included
+        self._yielded = array("q")  # places in `sizes` of the batches that were yielded
+        self._begins = array("q", [0])  # samples before each batch of `sizes`, and after the last
         self._own_checksums: dict[int, int] = {}  # of single batches that may be handed over early, by their places
         self._early, self._handed, self._counted = EarlyBatches(()), HandOver(), 0
         self._checksum = 0
-        self.checksums: list[int] = []
+        self.checksums = array("q")
         self.unfinished = False  # iteration has begun, and the sampler has not come to its end (it may have raised)
         self.state = start if start.order_seed is not None else replace(start, order_seed=order_seed)
 
@@ -93,7 +94,8 @@ class EpochBatches:
         return len(self._batches)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        self.sizes, self._begins, self._yielded, self.checksums, self._checksum = [], [0], [], [], 0
+        self.sizes, self._begins, self._yielded = array("q"), array("q", [0]), array("q")
+        self.checksums, self._checksum = array("q"), 0
         self._own_checksums, self._early = {}, EarlyBatches(self.state.ahead or ())
         self._handed, self._counted = HandOver(), 0
         self.unfinished = True

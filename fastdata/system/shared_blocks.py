@@ -21,8 +21,10 @@ Life of a block (any deviation is a bug):
    of what is in use.  The worker process tells the numbers, and the training process forgets its mapping, too.  The
    rest ends with the processes.
 
-A block is as large as the largest of a similar size, and at least a power of two: memory that nobody has written to
-costs nothing.  So batches of similar sizes share blocks, as where detection pads to the largest image of each.
+Sizes are similar that differ by no more than a factor of two.  A block is as large as the largest that there is of
+a similar size, and at least the next power of two: memory that nobody has written to costs nothing.  So batches of
+similar sizes share blocks, as where detection pads to the largest image of each; and a small tensor, such as one of
+several scales, does not take the block of a large one, which would soon give all of them the largest's memory.
 """
 
 from __future__ import annotations
@@ -242,22 +244,19 @@ class BlockWriter:
     def _found(self, size: int) -> _OwnBlock | None:
         for block in [each for each in self._blocks.values() if each.is_done]:
             self._drop(block)
-        free = [each for each in self._blocks.values() if each.is_free]
-        fitting = [each for each in free if size <= each.capacity and each.touched <= 4 * size]
-        if fitting:
-            return min(fitting, key=lambda each: (each.touched, -each.used_for))
-        similar = [
-            each.capacity for each in self._blocks.values() if size <= 4 * each.touched and each.touched <= 4 * size
-        ]
-        in_use = sum(each.touched for each in self._blocks.values()) - sum(each.touched for each in free)
+        similar = [each for each in self._blocks.values() if size <= 2 * each.touched <= 4 * size]
+        free = [each for each in similar if each.is_free]
+        fitting = [each for each in free if size <= each.capacity]
+        if fitting:  # rather one that needs no more memory
+            return min(fitting, key=lambda each: (each.touched < size, abs(each.touched - size), -each.used_for))
+        in_use = sum(each.touched for each in self._blocks.values() if not each.is_free)
         room = _SPARE_BYTES + (in_use + size) // 4
-        too_small = [each for each in free if each.capacity < size <= 4 * each.touched]
-        for block in sorted(too_small, key=lambda each: each.number, reverse=True):  # the newest stay
+        for block in sorted(free, key=lambda each: each.number, reverse=True):  # the newest stay
             room -= block.touched
             if room < 0:
                 self._drop(block)
         try:
-            block = _OwnBlock(self._made, max([_rounded_up(size), *similar]))
+            block = _OwnBlock(self._made, max([_rounded_up(size), *(each.capacity for each in similar)]))
         except OSError:
             return None
         self._made += 1

@@ -13,8 +13,9 @@ import torchvision.transforms as v1
 from PIL import Image, ImageDraw, ImageOps
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader, check
+from fastdata import DataLoader, check, open_image
 from fastdata.lazy.pending_tensor import is_pending
+from fastdata.lazy.sample_context import context
 
 NORMALISE = v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 
@@ -133,13 +134,52 @@ class Kept(ImageFolder):
         return self.kept[index]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("transform", [step_then(v1.ToTensor()), v1.Compose([v1.Resize((24, 20)), v1.ToTensor()])])
-def test_what_a_dataset_has_kept_is_plain_in_later_epochs(folder: Path, transform: Any) -> None:
-    loaders = [
-        cls(Kept(folder, transform), 8, collate_fn=as_lists) for cls in (DataLoader, torch.utils.data.DataLoader)
-    ]
-    for _ in range(2):
+def test_what_a_dataset_has_kept_is_plain_in_later_epochs(folder: Path, transform: Any, workers: int) -> None:
+    more: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0, "collate_fn": as_lists}
+    loaders = [cls(Kept(folder, transform), 8, **more) for cls in (DataLoader, torch.utils.data.DataLoader)]
+    for _ in range(3):
         assert same(*loaders)
+
+
+@pytest.mark.parametrize("tail", [[], [v1.Resize((8, 8))], [v1.Pad(2)], [v1.RandomCrop(7, pad_if_needed=True)]])
+def test_an_image_without_pixels_is_torchs_affair(folder: Path, tail: list[Any]) -> None:
+    numbers = iter(range(1000))
+
+    def own(image: Any) -> Any:  # the third box is empty
+        return image.crop((5, 5, 5, 10) if next(numbers) % 5 == 2 else (3, 3, 10, 10))
+
+    outcomes = []
+    for cls in (DataLoader, torch.utils.data.DataLoader):
+        numbers, shapes = iter(range(1000)), list[Any]()
+        try:
+            shapes += [
+                (image.shape, image.sum())
+                for image, _ in cls(ImageFolder(folder, v1.Compose([own, *tail, v1.ToTensor()])))
+            ]
+        except Exception as error:  # noqa: BLE001 - Pillow's, torchvision's or torch's
+            shapes.append(type(error))
+        outcomes.append(shapes)
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0]) > 2
+
+
+def test_tensors_that_are_received_are_not_listed(folder: Path) -> None:
+    before = len(context.notes.pending)
+    for workers in (0, 1):
+        for _ in DataLoader(ImageFolder(folder, v1.ToTensor()), 8, num_workers=workers, collate_fn=as_lists):
+            pass
+    assert len(context.notes.pending) == before
+
+
+def test_an_image_that_is_kept_forgets_what_was_made_of_it(folder: Path) -> None:
+    image = open_image(next(folder.rglob("*.jpg")))
+    crops = [image.crop((0, 0, 9, 9)) for _ in range(40)]
+    for _ in range(500):
+        image.crop((0, 0, 9, 9))
+    assert 40 <= len(image._source.images) <= 100
+    del crops, image
 
 
 def note_sizes(samples: list[Any]) -> Any:

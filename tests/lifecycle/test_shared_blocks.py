@@ -228,6 +228,31 @@ def test_batches_of_similar_sizes_share_blocks() -> None:
     assert len(seen) < 16
 
 
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[8 * MB, 2 * MB, MB // 2], [8 * MB, 8 * MB // 3], [2 * MB, 8 * MB], [8 * MB, *range(20_000, 2 * MB, 300_000)]],
+    ids=["pyramid", "image and depth", "small and large", "image and captions"],
+)
+def test_small_tensors_leave_the_large_ones_blocks_alone(sizes: list[int]) -> None:
+    writer, held = shared_blocks.BlockWriter(-1), list[Any]()
+    shared_blocks.take_blocks(-1)
+    try:
+        for number in range(60):
+            handles = [writer.place(np.full(size, number, np.uint8)) for size in sizes]
+            shared_blocks.forget_blocks(-1, writer.end_message(is_sent=True))
+            held = [*held[-1:], [shared_blocks.array_in_block(handle) for handle in handles if handle is not None]]
+            del handles
+        assert writer._made < 5 * len(sizes)
+        assert sum(block.touched for block in writer._blocks.values()) < 4 * sum(sizes)
+        assert all((array == 59).all() for array in held[-1])
+    finally:
+        held.clear()
+        shared_blocks.forget_blocks(-1)
+
+
 def test_what_was_held_for_a_while_is_given_back() -> None:
     batches: Any = iter(DataLoader(Numbered(100), 1, num_workers=1, prefetch_factor=2))
     held = [next(batches) for _ in range(12)]
