@@ -238,3 +238,23 @@ def test_images_of_a_table_in_a_store_may_be_elsewhere_and_missing(tmp_path: Pat
     (manifest,) = convert("memory://bucket/near/table.csv", tmp_path / "out", skipping).manifests.values()
     assert manifest.samples == 2
     assert [key for key, _ in manifest.skipped] == ["gone"]
+
+
+def test_images_of_other_servers_that_are_silent_are_skipped_or_named(tmp_path: Path, store: Any) -> None:
+    store.pipe_file("/bucket/a.jpg", images.jpeg(40, 30))
+    silent = ["nosuch://host/b.jpg", "http://127.0.0.1:1/c.jpg"]
+    store.pipe_file("/bucket/table.csv", "\n".join(["path", "a.jpg", *silent]).encode())
+    with pytest.raises(ConversionError, match=r"nosuch://host/b\.jpg cannot be read: .*Protocol not known"):
+        convert("memory://bucket/table.csv", tmp_path / "out", OPTIONS)
+    skipping = ConvertOptions(shard_bytes=SHARD_BYTES, on_error="skip")
+    (manifest,) = convert("memory://bucket/table.csv", tmp_path / "out", skipping).manifests.values()
+    assert manifest.samples == 1
+    assert [key for key, _ in manifest.skipped] == ["host/b", "127.0.0.1:1/c"]
+
+
+def test_many_silent_servers_in_succession_are_the_networks_fault(tmp_path: Path, store: Any) -> None:
+    store.pipe_file("/bucket/a.jpg", images.jpeg(40, 30))
+    silent = [f"nosuch://host/{number}.jpg" for number in range(70)]
+    store.pipe_file("/bucket/table.csv", "\n".join(["path", "a.jpg", *silent]).encode())
+    with pytest.raises(StoreError, match=r"nosuch://host/63\.jpg cannot be opened"):
+        convert("memory://bucket/table.csv", tmp_path / "out", ConvertOptions(shard_bytes=SHARD_BYTES, on_error="skip"))

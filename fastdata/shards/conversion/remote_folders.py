@@ -92,4 +92,6 @@ def _folder(url: str, sizes: dict[str, int]) -> Split:
         refs.append(Ref(key, label, RemoteFiles.url_of(url, name), 0, sizes[name], source_path=name))
 
     ignored = len(sizes) - len(images)
-    return Split(classes=classes, stream=streamed(refs), fingerprint=listing(refs), is_remote=True, ignored=ignored)
+    return Split(
+        classes=classes, stream=streamed(refs, url), fingerprint=listing(refs), is_remote=True, ignored=ignored
+    )

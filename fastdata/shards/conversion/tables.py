@@ -89,7 +89,7 @@ def table_split(
             refs.append(ref._replace(key=key, source_path=source_paths.unique(name)))
     if "://" in path:
         named = crc32c("\n".join(ref.path for ref in refs).encode("utf-8", "backslashreplace"), listing(refs))
-        return Split(classes=known, stream=streamed(refs), fingerprint=named, is_remote=True)
+        return Split(classes=known, stream=streamed(refs, path), fingerprint=named, is_remote=True)
     return Split(classes=known, refs=refs, fingerprint=listing(refs))
 
 
