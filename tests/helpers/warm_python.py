@@ -69,13 +69,18 @@ def run_python(
         except BaseException:  # interrupted: the next answer would be of this request
             _servers.pop(os.getpid()).close()
             raise
-        # In the end, libraries find objects there that the server has kept from collection, and tell of them.
-        return subprocess.CompletedProcess(command, status, _text(out), _text(errors).partition("nanobind: leaked")[0])
+        return subprocess.CompletedProcess(command, status, _text(out), _without_leaks(_text(errors)))
 
 
 def _text(file: Any) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")
+
+
+def _without_leaks(errors: str) -> str:
+    """Leaves out what a library says in the end about objects that the server has kept from collection."""
+    theirs = ("nanobind: ", " - leaked ", " - ... skipped remainder", "See https://nanobind.")
+    return "".join(line for line in errors.splitlines(keepends=True) if not line.startswith(theirs))
 
 
 def _server() -> socket.socket:
