@@ -279,7 +279,7 @@ def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool, follow
 
 def _described(value: Any) -> str:
     mode = getattr(value, "mode", None)
-    if mode == "RGB":
+    if mode == "RGB" and 0 in getattr(value, "size", ()):
         return "an empty image"
     return f"an image in mode {mode}" if isinstance(mode, str) else f"a value of type {type(value).__name__}"
 

@@ -124,10 +124,8 @@ class SampleContext(threading.local):
         self.opened: Any = ""
         self.sources: list[Any] | None = None
         self.notes = self._nobodys = Notes()
-        self.has_left_some = self.leaves_encoded = self.decodes_at_once = self.several_views = self.repeats_draws = (
-            False
-        )
-        self.fuses_draws = True
+        self.has_left_some = self.leaves_encoded = self.decodes_at_once = self.several_views = False
+        self.fuses_draws, self.repeats_draws = True, False
         self._transforms = 0  # fused transforms that the sample has had
         self._tokens: set[int] = set()  # numbers that its transforms have drawn
         self._seed: int | None = None  # seed of torch's generator, unless set within a sample

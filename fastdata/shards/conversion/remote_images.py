@@ -23,8 +23,8 @@ def streamed(refs: Sequence[Ref], at: str) -> Callable[[], Iterator[Streamed]]:
     """The stream of a split: one sample for each of these, whose `path` is a URL and whose parts are at hand.
 
     An image that is not in its store is a sample with a problem.  So is one whose server or bucket, another one than
-    that of `at`, does not answer, since tables list what has been gone for years.  Where that of `at` does not, or not
-    one of many in succession, StoreError is raised.
+    that of `at`, does not answer, since tables list what has been gone for years.  If that of `at` does not answer, or
+    none of many in succession, StoreError is raised.
 
     Args:
         refs: the samples.
@@ -32,9 +32,9 @@ def streamed(refs: Sequence[Ref], at: str) -> Callable[[], Iterator[Streamed]]:
     """
 
     def stream() -> Iterator[Streamed]:
-        failing = 0
+        failing, own = 0, "://".join(urlsplit(at)[:2])
         samples = in_order(
-            partial(_read, RemoteFiles(), urlsplit(at)[:2]), refs, threads=_THREADS, name="fastdata-read", ahead=_AHEAD
+            partial(_read, RemoteFiles(), f"{own}/"), refs, threads=_THREADS, name="fastdata-read", ahead=_AHEAD
         )
         for sample, error in samples:
             failing = failing + 1 if error is not None else 0
@@ -45,8 +45,8 @@ def streamed(refs: Sequence[Ref], at: str) -> Callable[[], Iterator[Streamed]]:
     return stream
 
 
-def _read(store: RemoteFiles, own: tuple[str, str], ref: Ref) -> tuple[Streamed, StoreError | None]:
-    """A sample, and the error of a store that does not answer; `own` is the protocol and server whose errors count."""
+def _read(store: RemoteFiles, own: str, ref: Ref) -> tuple[Streamed, StoreError | None]:
+    """A sample, and the error of a store that does not answer; the URLs of one whose errors count begin with `own`."""
     missing = next((part for part in ref.parts if part.data is None), None)
     problem = ref.problem or (f"{missing.path} has no field {missing.extension!r}" if missing is not None else "")
     if not problem and "::" in ref.path:
@@ -59,7 +59,7 @@ def _read(store: RemoteFiles, own: tuple[str, str], ref: Ref) -> tuple[Streamed,
         except NotInStore as error:
             problem = f"{ref.path} is gone: {error}"
         except StoreError as error:
-            if urlsplit(ref.path)[:2] == own:
+            if ref.path.startswith(own):
                 raise
             problem, silent = f"{ref.path} cannot be read: {error}", error
     return Streamed(ref.key, b"", NO_LABEL, problem=problem), silent
