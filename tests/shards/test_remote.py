@@ -203,7 +203,9 @@ def test_downloads_of_others_count(store: Any, tmp_path: Path) -> None:
     most = [0]
 
     def watch() -> None:
-        while not done.is_set():
+        is_done = False
+        while not is_done:
+            is_done = done.is_set()  # then once more: what is left in the cache
             files = [*tmp_path.glob("*.tar"), *tmp_path.glob("*.partial")]
             most[0] = max(most[0], sum(map(_size, files)))
 
