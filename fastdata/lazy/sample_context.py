@@ -53,7 +53,7 @@ def seed_of(key: Key, index: Any, occurrence: int) -> int:
 
 @dataclass
 class Notes:
-    """What was done with a batch's images.
+    """Counts of what was done with a batch's images, and the tensors that were left pending.
 
     Attributes:
         pending: weak references to the tensors that were left pending.

@@ -62,19 +62,13 @@ def image_opening(
         if (functions := sys.modules.get("torchvision.transforms._functional_pil")) is not None:
             replacements.replace(vars(functions), "adjust_hue", hue_for)
         for functional in filter(None, map(sys.modules.get, _FUNCTIONALS)):
-            for name, conversion_for in conversions_for.items():
-                if hasattr(functional, name):
-                    replacements.replace(vars(functional), name, conversion_for)
+            _replace_those_there(replacements, functional, conversions_for)
         for name, kernels, cls in kernels_of_images(kernels_for):
             replacements.replace(kernels, cls, kernels_for[name])
         if "torchvision.io.image" in sys.modules:
-            for name, operator_for in decoders_for.items():
-                if hasattr(torch.ops.image, name):  # which puts it into the namespace
-                    replacements.replace(vars(torch.ops.image), name, operator_for)
+            _replace_those_there(replacements, torch.ops.image, decoders_for)
         if (torchcodec := sys.modules.get("torchcodec.decoders._image_decoders")) is not None:
-            for name, operator_for in torchcodecs_for.items():
-                if hasattr(torchcodec, name):
-                    replacements.replace(vars(torchcodec), name, operator_for)
+            _replace_those_there(replacements, torchcodec, torchcodecs_for)
         processors = getattr(sys.modules.get("transformers.image_processing_backends"), "TorchvisionBackend", None)
         if processors is not None and "process_image" in vars(processors):
             replacements.replace(processors, "process_image", processing_for)
@@ -84,6 +78,13 @@ def image_opening(
             replacements.replace(collate.default_collate_fn_map, torch.Tensor, stacking_for)
 
     return Replacements(replace_all)
+
+
+def _replace_those_there(replacements: Replacements, module: Any, makers: Mapping[str, Callable[[Any], Any]]) -> None:
+    """Replaces those functions of a module, or operators of a namespace of torch's, that this version has."""
+    for name, maker in makers.items():
+        if hasattr(module, name):  # which puts an operator into its namespace
+            replacements.replace(vars(module), name, maker)
 
 
 def _asking_the_class(original: Callable[..., Any]) -> Callable[..., Any]:
