@@ -69,11 +69,14 @@ class Format:
         channels_first: (channels, height, width) instead of (height, width, channels).
         table: the element of every (channel, level), shape (channels, 256), 16 or 32 bits wide; None for uint8 pixels.
         channels: 3, or 1 to store the first alone.
+        strides: elements from one row to the next, and from one channel to the next where those come first; (0, 0) for
+            images with nothing between.
     """
 
     channels_first: bool = False
     table: npt.NDArray[Any] | None = None
     channels: int = 3
+    strides: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         table = self.table

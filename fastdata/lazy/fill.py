@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Protocol
 
@@ -365,6 +365,7 @@ def stored(
     erased: Sequence[Erased] = (),
     *,
     channels_last: bool = False,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Converts RGB pixels (height, width, 3) to a tensor (3, height, width), in memory with the channels in planes.
 
@@ -374,14 +375,18 @@ def stored(
         effects: effects on them, before that.
         erased: rectangles filled after that.
         channels_last: leave the channels of a pixel side by side in memory.
+        out: takes the values instead of new memory; the values of a row must be neighbours.
     """
     if effects is not None:
         pixels = np.array(pixels)
         load().convert(pixels, pixels.ctypes.data, Format(), effects)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    batch = torch.empty((1, 3, *pixels.shape[:2]), dtype=levels.dtype, device="cpu", memory_format=layout)
     format_ = stored_format(levels, channels_first=not channels_last)
-    load().convert(np.ascontiguousarray(pixels), batch.data_ptr(), format_)
+    if out is None:
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        out = torch.empty((1, 3, *pixels.shape[:2]), dtype=levels.dtype, device="cpu", memory_format=layout)[0]
+    else:
+        format_ = replace(format_, strides=(out.stride(1), out.stride(0)))
+    load().convert(np.ascontiguousarray(pixels), out.data_ptr(), format_)
     for each in erased:
-        each.apply(batch[0])
-    return batch[0]
+        each.apply(out)
+    return out

@@ -72,6 +72,8 @@ class _Pending(torch.Tensor):
                 return answer
         elif func is torch.stack and (batch := _stacked(*args, **(kwargs or {}))) is not None:
             return batch
+        elif func in _WRITES and is_pending(args[-1]) and not kwargs and _is_written(func, *args):
+            return first if func is torch.Tensor.copy_ else None
         named = {name: _plain(each) for name, each in (kwargs or {}).items()}
         result = func(*map(_plain, args), **named)
         for given in (first, (kwargs or {}).get("out")):  # in-place functions return the tensor itself
@@ -292,6 +294,32 @@ def _stack_as_timm(fast_collate: Callable[[list[Any]], Any], samples: list[Any])
     return torch.stack([sample[0] for sample in samples]), collate_targets(
         fast_collate, [sample[1] for sample in samples]
     )
+
+
+# ---- writing to memory of the program's, such as a padded batch
+
+_WRITES = (torch.Tensor.copy_, torch.Tensor.__setitem__)
+
+
+def _is_written(func: Callable[..., Any], to: Any, *more: Any) -> bool:
+    """Decodes a pending image where ``to.copy_(image)`` or ``to[index] = image`` puts it; False: torch has to copy."""
+    if type(to) is not torch.Tensor or to.requires_grad or not issubclass(type(more[-1]), PendingImage):
+        return False
+    place, own = to, more[-1].undecoded
+    if func is torch.Tensor.__setitem__:
+        index = more[0] if type(more[0]) is tuple else (more[0],)
+        if not all(type(each) in (int, slice) or each is Ellipsis for each in index):
+            return False
+        place = to[index]
+    if place.shape != own.shape or place.dtype != own.levels.dtype or place.device != _CPU:
+        return False
+    place = place.detach()[0] if own.is_batch else place.detach()
+    (plane, row, step), (height, width) = place.stride(), own.view.size
+    overlaps = row < width or plane < row * (height - 1) + width
+    if step != 1 or overlaps or place.is_neg() or not own.decode_into(place):
+        return False
+    torch.autograd.graph.increment_version(to)
+    return True
 
 
 # ---- what needs no pixels

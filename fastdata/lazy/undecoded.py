@@ -126,6 +126,17 @@ class Undecoded:
             self.value = self.finished(stored(pixels, self.levels, effects, erased, channels_last=self.channels_last))
         return self.value
 
+    def decode_into(self, place: torch.Tensor) -> bool:
+        """Decodes the image into (3, height, width) of the program's memory, and keeps nothing of it.
+
+        Returns False, and writes nothing, for an image that has been decoded or shares its memory with another.
+        """
+        if self.known() is not None or self._is_shared_upwards():
+            return False
+        effects, (erased,) = drawn([self.after])
+        stored(decode_source(self.source, self.view), self.levels, effects, erased, out=place)
+        return True
+
     def finished(self, image: torch.Tensor) -> torch.Tensor:
         """Returns the tensor of a decoded image, (3, height, width) or in a batch, with its class and its strides."""
         image = image[0] if image.dim() == 4 else image

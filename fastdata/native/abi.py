@@ -33,7 +33,7 @@ MESSAGE_BYTES = 128
 
 READS_PNGS = 1  # a bit of fd_features
 
-_ABI_VERSION = 20
+_ABI_VERSION = 21
 
 
 class NativeMissing(Exception):
@@ -89,7 +89,7 @@ _EFFECTS: list[tuple[str, Any]] = [("effects", _pointer), ("effects_per_image", 
 class CFormat(ctypes.Structure):
     """fd_format."""
 
-    _fields_ = [("layout", _i32), ("element", _i32), ("channels", _i32), ("table", _pointer)]
+    _fields_ = [("layout", _i32), ("element", _i32), ("channels", _i32), ("table", _pointer), ("strides", _i64 * 2)]
 
 
 class COptions(ctypes.Structure):

@@ -46,7 +46,7 @@ bool is_valid(const fd_arrays &arrays, const fd_format &format) {
     return arrays.memory != nullptr && image && is_inside(arrays) && arrays.rows != nullptr &&
            arrays.indices != nullptr && arrays.occurrences != nullptr && arrays.out != nullptr && 0 < width &&
            width <= kMostSide && 0 < height && height <= kMostSide &&
-           arrays.out_stride_bytes >= width * height * format.channels * format.element &&
+           arrays.out_stride_bytes >= width * height * format.channels * format.element && is_dense(format) &&
            are_valid(arrays.effects, arrays.effects_per_image, arrays.count);
 }
 

@@ -235,8 +235,8 @@ bool is_valid(const fd_files &files, const fd_format &format) {
     const int64_t image_bytes = int64_t{files.out_size_px[0]} * files.out_size_px[1] * format.channels * format.element;
     return files.paths != nullptr && files.indices != nullptr && files.occurrences != nullptr && files.out != nullptr &&
            files.data_bytes != nullptr && files.out_size_px[0] > 0 && files.out_size_px[1] > 0 &&
-           files.out_stride_bytes >= image_bytes && are_valid(files.effects, files.effects_per_image, files.count) &&
-           is_valid(files.indexes) &&
+           files.out_stride_bytes >= image_bytes && is_dense(format) &&
+           are_valid(files.effects, files.effects_per_image, files.count) && is_valid(files.indexes) &&
            (files.kept == nullptr || (files.records != nullptr && files.record_bytes != nullptr));
 }
 

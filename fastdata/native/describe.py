@@ -44,7 +44,7 @@ _NO_LIMIT = (1 << 63) - 1
 def format_to_c(format: Format) -> CFormat:  # noqa: A002 - the C interface's word
     """Returns the C struct of a format; valid as long as the format lives."""
     address = None if format.table is None else format.table.ctypes.data
-    return CFormat(int(format.channels_first), format.element_bytes, format.channels, address)
+    return CFormat(int(format.channels_first), format.element_bytes, format.channels, address, format.strides)
 
 
 def windows_to_c(windows: Windows) -> CViews:

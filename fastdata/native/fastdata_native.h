@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 20
+#define FD_ABI_VERSION 21
 
 /* What became of one image. */
 enum fd_status {
@@ -61,10 +61,12 @@ enum fd_pass_order {
 
 /* How finished pixels are stored. */
 typedef struct {
-    int32_t layout;    /* fd_layout */
-    int32_t element;   /* fd_element */
-    int32_t channels;  /* 3, or 1 to store the first alone */
-    const void *table; /* element values of (channels, 256 levels); NULL for FD_UINT8 */
+    int32_t layout;     /* fd_layout */
+    int32_t element;    /* fd_element */
+    int32_t channels;   /* 3, or 1 to store the first alone */
+    const void *table;  /* element values of (channels, 256 levels); NULL for FD_UINT8 */
+    int64_t strides[2]; /* elements from one row to the next, and from one plane of FD_NCHW to the next; 0 for images
+                           with nothing between them */
 } fd_format;
 
 typedef struct {

@@ -44,8 +44,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int32_t filter = choice.up_to(12, FD_TENSOR_BICUBIC); // some do not exist
     static const std::vector<uint32_t> table(3 * 256, 1);
     const bool looked_up = (choice.bytes[11] & 1) != 0;
-    const fd_format format = {choice.bytes[11] >> 1 & 1, looked_up ? FD_TABLE_32BIT : FD_UINT8, 3,
-                              looked_up ? table.data() : nullptr};
+    const int out_width = crop[2] > crop[0] ? crop[2] - crop[0] : 0;
+    const int out_height = crop[3] > crop[1] ? crop[3] - crop[1] : 0;
+    const int32_t layout = choice.bytes[11] >> 1 & 1;
+    const int64_t gap = choice.bytes[13] >> 4 & 1; // rows, and planes, with something between them
+    const int64_t row = out_width * (layout == FD_NHWC ? 3 : 1) + 3;
+    const fd_format format = {layout,
+                              looked_up ? FD_TABLE_32BIT : FD_UINT8,
+                              3,
+                              looked_up ? table.data() : nullptr,
+                              {gap * row, gap * (row * out_height + 5)}};
     const fd_options options = {choice.bytes[13] & 1, choice.bytes[13] & 2, 20,
                                 int64_t{1} << 20,     int64_t{64} << 20,    int64_t{1} << 30};
     fd_effect effect = {choice.bytes[11] >> 2 & 31, choice.bytes[13] >> 2 & 3, {}}; // some kinds do not exist
@@ -53,9 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int i = 0; i < 8; ++i)
         effect.values[i] = effect.kind == FD_AFFINE || effect.kind == FD_PERSPECTIVE ? (choice.bytes[i] - 128) / 64.0
                                                                                      : choice.bytes[i] % 24;
-    const int out_width = crop[2] > crop[0] ? crop[2] - crop[0] : 0;
-    const int out_height = crop[3] > crop[1] ? crop[3] - crop[1] : 0;
-    const size_t out_bytes = static_cast<size_t>(out_width) * static_cast<size_t>(out_height) * 3 * 4 + 1;
+    const size_t out_bytes = (static_cast<size_t>(out_width + 3) * static_cast<size_t>(out_height) + 5) * 3 * 4 + 1;
     const size_t cut = (size - kViewBytes) * (choice.bytes[14] << 8 | choice.bytes[15]) / 65536;
     const std::span<const uint8_t> both(data, size - kViewBytes), first = both.first(cut), second = both.subspan(cut);
 

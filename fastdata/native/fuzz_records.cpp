@@ -24,7 +24,7 @@ int32_t decode(std::span<const uint8_t> image, int32_t (&box)[4], std::vector<ui
     const uint8_t *const bytes = image.data();
     const auto length = static_cast<int64_t>(image.size());
     void *const place = out.data();
-    const fd_format format = {0, FD_UINT8, 3, nullptr};
+    const fd_format format = {0, FD_UINT8, 3, nullptr, {0, 0}};
     int32_t status = 0;
     char message[FD_MESSAGE_BYTES];
     const fd_views views = {box, size, crop, flips, &filter, outside};

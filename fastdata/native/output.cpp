@@ -11,13 +11,22 @@ bool is_valid(const fd_format &format) {
     const bool layout = format.layout == FD_NHWC || format.layout == FD_NCHW;
     const bool table = format.element == FD_TABLE_16BIT || format.element == FD_TABLE_32BIT;
     const bool channels = format.channels == 3 || format.channels == 1;
-    return layout && channels && (format.element == FD_UINT8 || (table && format.table != nullptr));
+    const bool strides = format.strides[0] >= 0 && format.strides[1] >= 0;
+    return layout && channels && strides && (format.element == FD_UINT8 || (table && format.table != nullptr));
+}
+
+bool is_dense(const fd_format &format) {
+    return format.strides[0] == 0 && format.strides[1] == 0;
 }
 
 RowWriter::RowWriter(const fd_format &format, void *out, int width, int height, bool flip_horizontal,
                      bool flip_vertical, std::vector<uint8_t> &mirror)
     : format_(format), out_(static_cast<uint8_t *>(out)), width_(width), height_(height),
+      row_(static_cast<ptrdiff_t>(format.strides[0])), plane_(static_cast<ptrdiff_t>(format.strides[1])),
       flip_horizontal_(flip_horizontal), flip_vertical_(flip_vertical), mirror_(mirror) {
+    const bool side_by_side = format.layout == FD_NHWC;
+    row_ = row_ > 0 ? row_ : static_cast<ptrdiff_t>(width) * (side_by_side ? format.channels : 1);
+    plane_ = plane_ > 0 ? plane_ : row_ * height;
     if (flip_horizontal)
         mirror_.resize(static_cast<size_t>(width) * kPixelBytes);
 }
@@ -34,26 +43,23 @@ void RowWriter::store(int y, const uint8_t *pixels) {
     if (format_.channels == 1)
         return store_first_channel(y, pixels);
     if (format_.channels == kPixelBytes) {
-        const size_t row_bytes = static_cast<size_t>(width_) * kPixelBytes;
-        std::memcpy(out_ + static_cast<size_t>(y) * row_bytes, pixels, row_bytes);
+        std::memcpy(out_ + y * row_, pixels, static_cast<size_t>(width_) * kPixelBytes);
         return;
     }
     if (format_.element == FD_TABLE_32BIT)
         return store_table<uint32_t>(y, pixels);
     if (format_.element == FD_TABLE_16BIT)
         return store_table<uint16_t>(y, pixels);
-    const ptrdiff_t at = static_cast<ptrdiff_t>(y) * width_;
-    const ptrdiff_t plane = static_cast<ptrdiff_t>(width_) * height_;
+    uint8_t *const out = out_ + y * row_;
     if (format_.layout == FD_NHWC)
-        kernels().pack(pixels, width_, out_ + at * 3);
+        kernels().pack(pixels, width_, out);
     else
-        kernels().split(pixels, width_, out_ + at, out_ + plane + at, out_ + 2 * plane + at);
+        kernels().split(pixels, width_, out, out + plane_, out + 2 * plane_);
 }
 
 void RowWriter::store_first_channel(int y, const uint8_t *pixels) {
-    const ptrdiff_t at = static_cast<ptrdiff_t>(y) * width_;
     const auto look_up = [&]<typename Element>(const Element *table) {
-        auto *out = reinterpret_cast<Element *>(out_) + at;
+        auto *out = reinterpret_cast<Element *>(out_) + y * row_;
         for (int x = 0; x < width_; ++x, pixels += kPixelBytes)
             out[x] = table[*pixels];
     };
@@ -62,17 +68,14 @@ void RowWriter::store_first_channel(int y, const uint8_t *pixels) {
     if (format_.element == FD_TABLE_16BIT)
         return look_up(static_cast<const uint16_t *>(format_.table));
     for (int x = 0; x < width_; ++x, pixels += kPixelBytes)
-        out_[at + x] = *pixels;
+        out_[y * row_ + x] = *pixels;
 }
 
 template <typename Element> void RowWriter::store_table(int y, const uint8_t *pixels) {
     const auto *red = static_cast<const Element *>(format_.table);
     const Element *green = red + 256, *blue = red + 512;
-    const ptrdiff_t at = static_cast<ptrdiff_t>(y) * width_;
-    const ptrdiff_t plane = static_cast<ptrdiff_t>(width_) * height_;
-    auto *out = reinterpret_cast<Element *>(out_);
+    auto *out = reinterpret_cast<Element *>(out_) + y * row_;
     if (format_.layout == FD_NHWC) {
-        out += at * 3;
         for (int x = 0; x < width_; ++x, out += 3, pixels += kPixelBytes) {
             out[0] = red[pixels[0]];
             out[1] = green[pixels[1]];
@@ -80,7 +83,7 @@ template <typename Element> void RowWriter::store_table(int y, const uint8_t *pi
         }
         return;
     }
-    Element *const planes[3] = {out + at, out + plane + at, out + 2 * plane + at};
+    Element *const planes[3] = {out, out + plane_, out + 2 * plane_};
     for (int x = 0; x < width_; ++x, pixels += kPixelBytes) {
         planes[0][x] = red[pixels[0]];
         planes[1][x] = green[pixels[1]];

@@ -126,7 +126,7 @@ void what_threads_wrote_is_seen() {
     std::vector<char> messages(64 * FD_MESSAGE_BYTES);
     std::vector<uint8_t> out(64 * 3);
     const fd_geometry geometry = {nullptr, 0, {0, 0}};
-    const fd_format format = {FD_NHWC, FD_UINT8, 3, nullptr};
+    const fd_format format = {FD_NHWC, FD_UINT8, 3, nullptr, {0, 0}};
     const fd_options options = {FD_SHRINK_FIRST, 0, 1, 1, 1, 1};
     for (int i = 0; i < 50; ++i) {
         fd_files files = {64,

@@ -15,7 +15,7 @@ Life of a block (any deviation is a bug):
 5. When the training process forks while it holds tensors of a block, the child sees the same memory for as long as it
    likes: such a block is WORN at the end, and never filled again.  The same holds for a worker process that forks.
    Nothing is received or given back between that and the fork.  A process that a worker process forks uses no blocks.
-6. A block that has been free for sixteen messages of the worker process is dropped: a queue that was fuller for
+6. A block that has been free for eight messages of the worker process is dropped: a queue that was fuller for
    a moment, or batches of many sizes, would keep memory for the whole run otherwise.  So are the oldest free ones that
    are a little too small when a new one is made: those of them that stay have together no more than 4 MB and a quarter
    of what is in use.  The worker process tells the numbers, and the training process forgets its mapping, too.  The
@@ -53,7 +53,7 @@ _HEADER = 64  # bytes before the data: the mark, and 1 once the training process
 _FREE, _IN_USE, _WORN = 0, 1, 2
 _IS_MAPPED = 1  # place in the header
 _SPARE_BYTES = 4 << 20
-_IDLE_MESSAGES = 16  # a program may hold as many batches, and let go of all at once
+_IDLE_MESSAGES = 8  # a program may hold as many batches of a worker process, and let go of all at once
 
 
 def can_share_blocks() -> bool:

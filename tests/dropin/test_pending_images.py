@@ -149,6 +149,94 @@ def test_batches_of_views_are_stacked_again() -> None:
     assert torch.equal(torch.stack([views[0], views[1] * 2]), torch.stack([expected[0], expected[1] * 2]))
 
 
+WRITING: dict[str, tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor, Any], Any]]] = {
+    "copied": (lambda: torch.zeros(3, 30, 40), lambda to, image: to.copy_(image)),
+    "copied to a corner": (lambda: torch.zeros(2, 3, 37, 45), lambda to, image: to[1][:3, :30, :40].copy_(image)),
+    "an item": (lambda: torch.full((2, 3, 30, 40), 7.0), lambda to, image: to.__setitem__(1, image)),
+    "a corner": (
+        lambda: torch.ones(2, 3, 37, 45),
+        lambda to, image: to.__setitem__((0, ..., slice(7, 37), slice(5, 45)), image),
+    ),
+    "a part of rows": (
+        lambda: torch.ones(3, 60, 40),
+        lambda to, image: to.__setitem__((slice(None), slice(0, 60, 2)), image),
+    ),
+    "as it is": (lambda: torch.ones(3, 33, 40), lambda to, image: to[:, 3:].copy_(image, non_blocking=True)),
+    "other values": (lambda: torch.zeros(3, 31, 40).double(), lambda to, image: to[:, 1:].copy_(image)),
+    "each second": (lambda: torch.zeros(3, 30, 80), lambda to, image: to[..., ::2].copy_(image)),
+    "channels last": (
+        lambda: torch.zeros(1, 3, 30, 40).to(memory_format=torch.channels_last),
+        lambda to, image: to[0].copy_(image),
+    ),
+    "to several": (lambda: torch.zeros(2, 3, 30, 40), lambda to, image: to.copy_(image)),
+    "by a mask": (
+        lambda: torch.zeros(2, 3, 30, 40),
+        lambda to, image: to.__setitem__(torch.tensor([True, False]), image),
+    ),
+    "by numbers": (lambda: torch.zeros(2, 3, 30, 40), lambda to, image: to.__setitem__([1], image)),
+    "by True": (lambda: torch.zeros(3, 30, 40), lambda to, image: to.__setitem__(True, image)),
+    "to a batch of one": (
+        lambda: torch.zeros(1, 3, 30, 41),
+        lambda to, image: to[..., :40].copy_(image.unsqueeze(0) * 1),
+    ),
+}
+IN_PLACE = {"copied", "copied to a corner", "an item", "a corner", "a part of rows", "to a batch of one"}
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_writing_an_image_to_memory_gives_the_values_that_torch_gives(name: str) -> None:
+    memory, write = WRITING[name]
+    ours, theirs = memory(), memory()
+    image, version = F.normalize(pending(), [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]), ours._version
+    expected = F.normalize(plain(), [0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
+    answer, torchs = write(ours, image), write(theirs, expected)
+    assert torch.equal(ours, theirs)
+    assert type(answer) is type(torchs)
+    assert answer is None or (answer.data_ptr() - ours.data_ptr() == torchs.data_ptr() - theirs.data_ptr())
+    assert ours._version > version
+    assert (image.undecoded.known() is None) == (name in IN_PLACE)  # decoded where it was wanted, and not kept
+    assert torch.equal(image + 0, expected)
+
+
+def test_writing_is_torchs_where_something_depends_on_the_memory() -> None:
+    for to in (torch.zeros(3, 1, 40).expand(3, 30, 40), torch.zeros(3, 30, 40, requires_grad=True)):
+        ours, theirs = (pytest.raises(RuntimeError) for _ in range(2))
+        with ours as mine:
+            to.copy_(pending())
+        with theirs as torchs:
+            to.copy_(plain())
+        assert str(mine.value) == str(torchs.value)
+    for wrong in (torch.zeros(3, 30, 41), torch.zeros(2, 30, 40)):
+        with pytest.raises(RuntimeError, match="size"):
+            wrong.copy_(pending())
+    weight = torch.ones(3, 30, 40, requires_grad=True)
+    grown = weight * 2
+    grown[:] = pending()
+    grown.sum().backward()
+    assert weight.grad is not None
+    assert not weight.grad.any()
+    result = torch.zeros(3, 30, 40)
+    squared = (weight * result).sum()
+    result.copy_(pending())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.backward()
+
+
+def test_a_damaged_image_leaves_memory_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (700, 600, 3), np.uint8)).save(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+    with opening_encoded():
+        image = F.to_tensor(Image.open(path).convert("RGB"))
+    assert type(image) is PendingImage
+    memory = torch.full((3, 720, 600), 7.0)
+    with pytest.raises(OSError, match="broken"):
+        memory[:, :700].copy_(image)
+    assert (memory == 7).all()
+
+
 def test_images_that_differ_are_stacked_as_they_are() -> None:
     with pytest.raises(RuntimeError, match="equal size"):
         torch.stack([pending(), pending(data=images.jpeg(20, 30))])

@@ -178,3 +178,36 @@ def test_every_output_format(channels_first: bool, dtype: type | None, width: in
         expected = np.stack([table[c][expected[..., c]] for c in range(3)], axis=-1)
     out = decode(encoded, view, Format(channels_first=channels_first, table=table))
     assert (out == (expected.transpose(2, 0, 1) if channels_first else expected)).all()
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("channels_first", [True, False])
+@pytest.mark.parametrize("dtype", [None, np.float32, np.float16])
+@pytest.mark.parametrize("width", [1, 7, 40, 101])
+def test_rows_and_planes_apart_leave_what_lies_between(
+    channels_first: bool, dtype: type | None, width: int, kernels: str
+) -> None:
+    table = None if dtype is None else np.random.default_rng(0).normal(size=(3, 256)).astype(dtype)
+    pixels = np.random.default_rng(width).integers(0, 256, (9, width, 3), np.uint8)
+    values = pixels if table is None else np.stack([table[c][pixels[..., c]] for c in range(3)], axis=-1)
+    expected = np.full((4, 12, width + 5, 4), 77, values.dtype)  # planes, rows, columns, channels side by side
+    place = expected.copy()
+    if channels_first:
+        expected[:3, :9, :width, 0] = values.transpose(2, 0, 1)
+        expected, place = (np.ascontiguousarray(each[..., 0]) for each in (expected, place))
+        strides = width + 5, 12 * (width + 5)
+    else:
+        expected, place = (np.ascontiguousarray(each[0, :, :, :3]) for each in (expected, place))
+        expected[:9, :width] = values
+        strides = 3 * (width + 5), 0
+    with using(kernels):
+        native.load().convert(
+            pixels, place.ctypes.data, Format(channels_first=channels_first, table=table, strides=strides)
+        )
+    assert (place == expected).all()
+
+
+def test_strides_below_zero_are_refused() -> None:
+    pixels = np.zeros((2, 2, 3), np.uint8)
+    with pytest.raises(ValueError, match="convert"):
+        native.load().convert(pixels, pixels.ctypes.data, Format(strides=(-6, 0)))
