@@ -73,6 +73,11 @@ class Augmentation(Printable, ABC):
         return self.on_host
 
     @property
+    def is_random(self) -> bool:
+        """False if it does the same to all images, and draws no random numbers."""
+        return True
+
+    @property
     def changes_size(self) -> bool:
         """True if images become of another size, each of its own; such have a method `new_size`."""
         return False

@@ -265,6 +265,11 @@ class Grayscale(RandomGrayscale):
         super().__init__(1.0)
         self.num_output_channels = num_output_channels
 
+    @property
+    def is_random(self) -> bool:
+        """See `Augmentation.is_random`."""
+        return False
+
 
 class RandomInvert(_Sometimes):
     """Inverts the levels with probability `p`."""

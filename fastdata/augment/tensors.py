@@ -85,6 +85,11 @@ class OfTensors(Augmentation):
         return self.augmentation.on_host
 
     @property
+    def is_random(self) -> bool:
+        """See `Augmentation.is_random`."""
+        return self.augmentation.is_random
+
+    @property
     def changes_size(self) -> bool:
         """See `Augmentation.changes_size`."""
         return self.augmentation.changes_size

@@ -129,7 +129,6 @@ class SampleTimes:
         width, height: medians of the opened images, in pixels; 0 if there was none.
         shown_px: pixels of what the sample contains; 0 if that is no image.
         progressive: share of the opened images that are progressive JPEGs.
-        jpegs: share of the opened images that are JPEGs.
         own_step: name of the user's transform or function that takes most of a sample, decoding and resizing by
             Pillow and OpenCV apart; "" if none takes much.
         own_step_ms: time of `own_step`.
@@ -150,7 +149,6 @@ class SampleTimes:
     height: int = 0
     shown_px: int = 0
     progressive: float = 0.0
-    jpegs: float = 0.0
     own_step: str = ""
     own_step_ms: float = 0.0
     storage_mb_per_s: float = float("nan")

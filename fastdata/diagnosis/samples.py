@@ -265,7 +265,6 @@ def _describe_images(found: SampleTimes, sizes: list[tuple[int, int]], pieces: S
         return
     found.file_bytes = statistics.mean(piece.size() for piece in pieces if os.path.exists(piece.path))
     frames = [head.jpeg for head in heads if head is not None and head.jpeg is not None]
-    found.jpegs = len(frames) / len(heads)
     found.progressive = sum(not frame.sequential for frame in frames) / len(heads)
     _read_from_storage(found, pieces)
 

@@ -298,7 +298,10 @@ class Plan:
     def draws(self) -> bool:
         """True when a step is random."""
         ops = (*self.ops, *(op for stage in self.later for op in stage.ops))
-        return self.augments or any(not isinstance(op, Resize | CenterCrop | Pad) or _is_choice(op) for op in ops)
+        steps: tuple[HostStep | BatchStep, ...] = (*self.all_effects, *self.augmentations, *self.float_augmentations)
+        return any(step.is_random for step in steps) or any(
+            not isinstance(op, Resize | CenterCrop | Pad) or _is_choice(op) for op in ops
+        )
 
     @property
     def batchable(self) -> bool:

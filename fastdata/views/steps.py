@@ -1,4 +1,4 @@
-"""Protocols of a plan's random steps after its geometry, which the augmentations of fastdata/augment implement."""
+"""Protocols of a plan's steps after its geometry, random ones for the most part; fastdata/augment has them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ Size: TypeAlias = tuple[int, int]  # (height, width) in pixels, as torchvision o
 
 
 class BatchStep(Protocol):
-    """A random step on whole batches of decoded images; `fastdata.augment.base.Augmentation` is one."""
+    """A step, mostly random, on whole batches of decoded images; `fastdata.augment.base.Augmentation` is one."""
 
     @property
     def label(self) -> str:
         """The display name."""
+        ...
+
+    @property
+    def is_random(self) -> bool:
+        """False if it does the same to all images, and draws no random numbers."""
         ...
 
     def draw(self, draws: Draws, size: Size) -> Mapping[str, npt.NDArray[Any]]:
@@ -41,7 +46,12 @@ class EraseStep(BatchStep, Protocol):
 
 
 class HostStep(Protocol):
-    """A random step that the native core does on the host; `fastdata.augment.base.Augmentation` is one."""
+    """A step, mostly random, that the native core does on the host; `fastdata.augment.base.Augmentation` is one."""
+
+    @property
+    def is_random(self) -> bool:
+        """False if it does the same to all images, and draws no random numbers."""
+        ...
 
     def draw(self, draws: Draws, size: Size) -> Mapping[str, npt.NDArray[Any]]:
         """Draws the parameters of N samples, N rows each."""

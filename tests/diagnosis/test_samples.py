@@ -22,7 +22,7 @@ def test_images_of_shards_are_found_where_they_lie(converted: Path, folder: Path
     assert len(encoded_jpegs(whole)) == 24
     for found in (of_shards, of_files):
         assert found.samples == len(shards)
-        assert found.jpegs == 1
+        assert found.progressive == 0
         assert found.file_bytes == sum(piece.size() for piece in whole) / len(whole)
 
 

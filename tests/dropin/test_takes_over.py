@@ -211,6 +211,26 @@ def test_where_the_users_code_seeds_it_gets_torchs_draws(files: list[Path], kind
     check_like_torch(lambda: kind(files, steps), num_workers=workers)
 
 
+class DrawsAfterwards(Own):
+    def __getitem__(self, index: int) -> Any:
+        image, _ = super().__getitem__(index)
+        return image, torch.rand(()), random.random(), np.random.random()
+
+
+DRAWING_NOTHING: dict[str, list[Any]] = {
+    "v1": [v1.Resize(20), v1.Pad(2), v1.CenterCrop(16), v1.Grayscale(3), v1.ToTensor()],
+    "v1 of tensors": [v1.ToTensor(), v1.Resize((9, 9)), v1.Grayscale(3), v1.Normalize(0.5, 0.2)],
+    "v2": [v2.ToImage(), v2.Grayscale(3), v2.Resize(20), v2.CenterCrop(9), v2.ToDtype(torch.float32, scale=True)],
+    "an own step between": [v1.Resize(20), lambda image: image, v1.Grayscale(3), v1.CenterCrop(9), v1.ToTensor()],
+}
+
+
+@pytest.mark.parametrize("name", DRAWING_NOTHING)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_steps_that_draw_nothing_leave_the_users_numbers_alone(files: list[Path], name: str, workers: int) -> None:
+    check_like_torch(lambda: DrawsAfterwards(files, DRAWING_NOTHING[name]), num_workers=workers)
+
+
 def test_other_loaders_of_the_process_go_on_as_before(files: list[Path]) -> None:
     steps = [v1.RandomResizedCrop(8), v1.ToTensor()]
     before = list(DataLoader(Own(files, steps), 4, seed=3))
