@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import operator
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -36,6 +35,7 @@ from fastdata.order.index_checksum import checksum_of, plain
 from fastdata.order.random_states import CANNOT_BE_STATES, GlobalStates, set_states_of, states_of
 from fastdata.order.sampler_chain import own_generators, visits_each_sample_once
 from fastdata.order.state import LoaderState
+from fastdata.order.visits import Visits
 
 __all__ = ["EpochBatches", "predicted_state", "recorded"]
 
@@ -73,7 +73,6 @@ class EpochBatches:
     ) -> None:
         self._batches, self._batched, self._draw_due, self._in_order = batches, batched, draw_due, in_order
         self._sampler = batches.sampler if batched and type(batches) is BatchSampler else batches
-        self._seen: Counter[Any] | None = None if visits_each_sample_once(self._sampler) else Counter()
         self._is_random = type(self._sampler) is RandomSampler and (
             self._sampler.generator is None or order_seed is not None
         )
@@ -89,6 +88,7 @@ class EpochBatches:
         self.checksums = array("q")
         self.unfinished = False  # iteration has begun, and the sampler has not come to its end (it may have raised)
         self.state = start if start.order_seed is not None else replace(start, order_seed=order_seed)
+        self._visits = None if visits_each_sample_once(self._sampler) else Visits(self.state.dataset_size)
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]
@@ -125,8 +125,8 @@ class EpochBatches:
             self._own_checksums[place] = checksum_of(indices, 0)
         if is_early:
             self._handed.add(place)
-            if self._seen is not None:
-                self._seen.update(map(plain, indices))
+            if self._visits is not None:
+                self._visits.update(indices)
         return is_early
 
     # ---- what has been given
@@ -165,14 +165,10 @@ class EpochBatches:
 
         Always 0 for samplers that visit each sample once.  Call it once for each batch, in order.
         """
-        if self._seen is None:
+        if self._visits is None:
             return [0 for _ in batch]
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        occurrences = []
-        for index in map(plain, batch):
-            occurrences.append((rank << 16 | self._seen[index] & 0xFFFF) & 0xFFFFFFFF)
-            self._seen[index] += 1
-        return occurrences
+        return [(rank << 16 | self._visits.add(index)) & 0xFFFFFFFF for index in batch]
 
     def candidates(self) -> Sequence[int]:
         """Indices from which a substitute is taken: those that the sampler may give, to any rank, in any batch.
@@ -210,22 +206,22 @@ class EpochBatches:
         if self._is_random:
             order = self._random_order(self._sampler)  # type: ignore[arg-type]
             passed = itertools.islice(order, skip)
-            if self._seen is not None:
-                self._seen.update(passed)
-            return self._batched_again(itertools.islice(order, 0 if self._seen is not None else skip, None))
+            if self._visits is not None:
+                self._visits.update(passed)
+            return self._batched_again(itertools.islice(order, 0 if self._visits is not None else skip, None))
         if type(self._sampler) is SequentialSampler:
             return self._batched_again(iter(range(skip, max(skip, len(self._sampler)))))
         if type(self._sampler) is EpochSampler:
-            if self._seen is not None:
-                self._seen.update(self._sampler.indices()[:skip].tolist())
+            if self._visits is not None:
+                self._visits.update(self._sampler.indices()[:skip].tolist())
             return self._batched_again(iter(self._sampler.remaining(skip).tolist()))
         if type(self._sampler) is DistributedSampler:
             return self._after(skip)
         if type(self._sampler) is BucketBatchSampler:  # by batches, which are as many on every rank
             batches = iter(self._sampler)
             for batch in itertools.islice(batches, state.batches):
-                if self._seen is not None:
-                    self._seen.update(batch)
+                if self._visits is not None:
+                    self._visits.update(batch)
             return batches
         if state.sampler_own is not None:  # recorded before
             self._set_own(state.sampler_own)
@@ -295,8 +291,8 @@ class EpochBatches:
 
     def _pass_over(self, passed: list[Any], skip: int) -> None:
         self._note(passed)
-        if self._seen is not None:
-            self._seen.update(index for index in map(plain, passed) if isinstance(index, int))
+        if self._visits is not None:
+            self._visits.update(index for index in map(plain, passed) if isinstance(index, int))
         if len(passed) < skip or (self.state.checksum is not None and self.state.checksum != self._checksum):
             raise StateMismatch(
                 f"the sampler does not repeat the {skip} samples that were delivered before the state was saved "
