@@ -142,7 +142,7 @@ def test_of_two_loaders_that_feed_each_step_the_slow_one_is_examined() -> None:
     assert seen.alone is not None
     assert seen.alone.batch_s > 16 * SLOW_S
     assert seen.compute is not None
-    assert seen.compute.busy_s < 8 * SLOW_S  # without the waits for the other loader
+    assert seen.compute.busy_s < seen.alone.batch_s / 2  # without the waits for the other loader
 
 
 def test_a_validation_that_is_waited_for_is_no_second_loader_of_the_steps() -> None:
