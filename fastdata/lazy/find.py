@@ -21,7 +21,7 @@ from fastdata.lazy.fused_transform import FusedTransform, fused_transform, plan_
 from fastdata.lazy.pure_code import only_calls_known_transforms
 from fastdata.lazy.sample_context import context
 from fastdata.sources.recognise import is_concatenation
-from fastdata.transforms.known import is_known_transform
+from fastdata.transforms.known import holds_only_known, is_known_transform
 from fastdata.views.plan import Plan
 
 __all__ = [
@@ -128,7 +128,7 @@ def is_safe_in_threads(dataset: Any) -> bool:
     others = (getattr(dataset, name, None) for name in ("target_transform", "loader", "is_valid_file", "transforms"))
     return (
         type(dataset).__module__.startswith(_SAFE)
-        and (transform is None or is_known_transform(transform) or only_calls_known_transforms(transform))
+        and (transform is None or holds_only_known(transform) or only_calls_known_transforms(transform))
         and all(other is None or getattr(other, "__module__", "").startswith(_SAFE) for other in others)
     )
 

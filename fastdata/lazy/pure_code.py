@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from fastdata.sources.array_code import method_body
-from fastdata.transforms.known import is_hooked, is_known_transform
+from fastdata.transforms.known import holds_only_known
 
 __all__ = ["only_calls_known_transforms"]
 
@@ -107,7 +107,7 @@ class _Reader:
             self._bind(target, "a number")
             return
         each = self._attribute(over)
-        if type(each) not in (list, tuple) or not all(map(_is_known, each)):
+        if type(each) not in (list, tuple) or not all(map(holds_only_known, each)):
             raise _NotUnderstood
         self._bind(target, _TRANSFORM)
 
@@ -135,7 +135,7 @@ class _Reader:
         if isinstance(func, ast.Name):
             if self._names.get(func.id) != _TRANSFORM and not (func.id != "range" and self._builtins.get(func.id)):
                 raise _NotUnderstood
-        elif not self._is_stack(func) and not _is_known(self._attribute(func)):
+        elif not self._is_stack(func) and not holds_only_known(self._attribute(func)):
             raise _NotUnderstood
         self._value(argument)
 
@@ -154,7 +154,3 @@ class _Reader:
         if not is_own or node.attr not in vars(self._step):  # type: ignore[attr-defined]
             raise _NotUnderstood
         return vars(self._step)[node.attr]  # type: ignore[attr-defined]
-
-
-def _is_known(transform: object) -> bool:
-    return is_known_transform(transform) and not is_hooked(transform)

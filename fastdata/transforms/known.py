@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["is_hooked", "is_known_transform", "is_timms", "is_tv_image", "is_v2", "name_of"]
+__all__ = ["holds_only_known", "is_hooked", "is_known_transform", "is_timms", "is_tv_image", "is_v2", "name_of"]
 
 _OWN_MODULES = (
     "fastdata.transforms",
@@ -17,12 +17,43 @@ _OWN_MODULES = (
     "fastdata.augment.geometry",
 )
 _TIMMS_MODULES = ("timm.data.transforms", "timm.data.auto_augment", "timm.data.random_erasing")
+_LIBRARIES = ("PIL", "fastdata", "timm", "torch", "torchvision")
 
 
 def is_known_transform(step: object) -> bool:
     """True for an instance of a library's own class; a subclass in the user's own module may do anything."""
     module = type(step).__module__
     return module.startswith("torchvision.transforms.") or module in (*_OWN_MODULES, *_TIMMS_MODULES)
+
+
+def holds_only_known(step: object) -> bool:
+    """True for a library's own transform that calls nothing of the user's: no function, hook or step that it holds."""
+    if not is_known_transform(step):
+        return False
+    inside, seen = [step], set[int]()
+    while inside:
+        value = inside.pop()
+        if id(value) in seen or isinstance(value, type):
+            continue
+        seen.add(id(value))
+        if isinstance(value, list | tuple | set):
+            inside += value
+        elif isinstance(value, dict):
+            inside += value.values()
+        elif not callable(value):
+            continue
+        elif is_known_transform(value) or type(value).__module__ == "torch.nn.modules.container":
+            if is_hooked(value):
+                return False
+            inside += vars(value).values()
+        elif _module_of(value).partition(".")[0] not in _LIBRARIES:
+            return False
+    return True
+
+
+def _module_of(value: object) -> str:
+    """The module of a function, or of an object's class."""
+    return getattr(value, "__module__", None) or type(value).__module__
 
 
 def is_timms(step: object) -> bool:
