@@ -95,7 +95,7 @@ class Fused:
         if self._only_stores and plan.output is not Output.PIL and not hasattr(image, "pending_through"):
             return self._of_class(self._stored(np.asarray(image)))
         view, draw = self._view(image.size, draw)
-        if self._may_wait or (plan.output is Output.PIL and not plan.augments):
+        if self._may_wait or (plan.output is Output.PIL and not (plan.augments or plan.later)):
             return self._seen_through(image, view, draw)
         return self._seen_now(image, view, draw)
 
