@@ -143,7 +143,7 @@ class Samples:
         """A batch as the dataset's own code has made it; warns once it is clear that nothing is gained."""
         report = data.report if isinstance(data, UnfinishedBatch | ReportedBatch) else None
         if self.findings.happened.batches < REPORTED and not isinstance(data, MadeAgain):
-            self.findings.happened.add(report)
+            self.findings.happened.note(report)
             if self.findings.happened.batches == REPORTED and not self.findings.happened.gains:
                 batch = data.batch if report is not None else data
                 warn_if_images(self.arguments, self.route, self.findings.happened, batch)

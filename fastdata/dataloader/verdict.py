@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, Subset
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.dataloader.routes import ADVICE_MAP_STYLE, Route
 from fastdata.errors import NotAccelerated
-from fastdata.lazy.batch_messages import Report
+from fastdata.lazy.batch_messages import ImageCounts
 from fastdata.lazy.find import looks_like_images
 from fastdata.loaders import native_problem
 from fastdata.pipeline.autotune import Autotuner
@@ -49,48 +49,25 @@ class Verdict:
 
 
 @dataclass
-class Happened:
-    """Counts of what happened to images in the first batches that a dataset's own code has made.
+class Happened(ImageCounts):
+    """Counts for the first batches that a dataset's own code has made; of samples in those with a report.
 
     Attributes:
         batches: batches received.
-        samples: samples in the batches for which a report came.
-        opened: images that were opened by Pillow, since they could not stay encoded.
-        decoded: images that were left to be decoded here, or decoded natively for the dataset's code.
-        converted: images that were converted to another mode, where that is done to all of them.
-        fused: steps of transforms that were done natively.
-        joint: calls of known transforms with an image and its targets.
-        left: images that were left to be decoded here, as a batch.
-        plain: reasons why fused transforms were called as they are.
     """
 
     batches: int = 0
-    samples: int = 0
-    opened: int = 0
-    decoded: int = 0
-    converted: int = 0
-    fused: int = 0
-    joint: int = 0
-    left: int = 0
-    plain: set[str] = field(default_factory=set)
 
     @property
     def gains(self) -> bool:
         """True if anything was done natively."""
         return self.decoded > 0 or self.fused > 0
 
-    def add(self, report: Report | None) -> None:
-        """Adds the report of another batch; None for a batch without one."""
+    def note(self, report: ImageCounts | None) -> None:
+        """Adds another batch, with its report if there is one."""
         self.batches += 1
         if report is not None:
-            self.samples += report.samples
-            self.opened += report.opened
-            self.decoded += report.decoded
-            self.converted += report.converted
-            self.fused += report.fused
-            self.joint += report.joint
-            self.left += report.left
-            self.plain.update(report.plain)
+            self.add(report)
 
 
 @dataclass
@@ -159,8 +136,10 @@ def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened)
     if not happened.fused:
         reason = f"{decoded}, {_ONLY_DECODED}" + (f" ({plain})" if plain else "")
         return Verdict("partly accelerated", reason)
-    some = plain or route.fused_parts or any(plan.unfused for plan in steps)
+    touches = 2 * happened.touched >= happened.samples > 0
+    some = plain or touches or route.fused_parts or any(plan.unfused for plan in steps)
     rest = f"; some calls were left to the transform: {plain}" if plain else ""
+    rest += "; your code works on pixels itself, too" if touches else ""
     reason = f"{decoded}, with the dataset's own transforms ({shares or 'conversions to tensors'}){rest}"
     return Verdict("partly accelerated" if some else "accelerated", reason)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -11,7 +11,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from fastdata.errors import DecodeError, FastdataError
 from fastdata.views.philox import Key
 
-__all__ = ["MadeAgain", "MakeAgain", "Report", "ReportedBatch", "SampleOrder", "UnfinishedBatch"]
+__all__ = ["ImageCounts", "MadeAgain", "MakeAgain", "ReportedBatch", "SampleOrder", "UnfinishedBatch"]
 
 
 @dataclass(frozen=True)
@@ -35,29 +35,37 @@ class SampleOrder:
         return list(zip(self.indices, self.occurrences or [0] * len(self.indices), strict=True))
 
 
-@dataclass(frozen=True)
-class Report:
-    """Counts of what was done with a batch's images while the dataset's own code made it.
+@dataclass
+class ImageCounts:
+    """Counts of what was done with the images of batches that a dataset's own code has made.
 
     Attributes:
-        samples: number of samples in the batch.
-        opened: number of images opened by Pillow, since they could not stay encoded.
-        decoded: number of images that were left encoded, or decoded natively for the dataset's code.
-        converted: number of images that were converted to another mode, where that is done to all of them.
-        fused: number of transform steps that were done natively, or left for the batch's decoding.
-        joint: number of calls of known transforms with an image and its targets.
-        left: number of images left to be decoded with the batch.
+        samples: samples in the batches.
+        opened: images opened by Pillow, since they could not stay encoded.
+        decoded: images that were left to be decoded with the batch, or decoded natively for the dataset's code.
+        converted: images that were converted, whole, to another mode than RGB, where that is done to all of them.
+        fused: steps of transforms that were done natively, or left for the batch's decoding.
+        joint: calls of known transforms with an image and its targets, which they transform by themselves.
+        touched: images whose pixels were decoded for code that works on them as images or arrays.
+        left: images left to be decoded with the batch.
         plain: reasons why fused transforms called the original transform instead.
     """
 
-    samples: int
-    opened: int
-    decoded: int
-    converted: int
-    fused: int
-    joint: int
-    left: int
-    plain: tuple[str, ...]
+    samples: int = 0
+    opened: int = 0
+    decoded: int = 0
+    converted: int = 0
+    fused: int = 0
+    joint: int = 0
+    touched: int = 0
+    left: int = 0
+    plain: set[str] = field(default_factory=set)
+
+    def add(self, other: ImageCounts) -> None:
+        """Adds the counts of other batches."""
+        for each in fields(ImageCounts):
+            mine, theirs = getattr(self, each.name), getattr(other, each.name)
+            setattr(self, each.name, mine | theirs if each.name == "plain" else mine + theirs)
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ class UnfinishedBatch:
 
     batch: Any
     order: SampleOrder
-    report: Report
+    report: ImageCounts
     worker: int | None
 
 
@@ -83,7 +91,7 @@ class ReportedBatch:
     """A finished batch, with the report on its images."""
 
     batch: Any
-    report: Report
+    report: ImageCounts
 
     def pin_memory(self) -> ReportedBatch:
         """Called by torch's thread that pins batches."""

@@ -119,6 +119,10 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         image.format, image.format_description = "JPEG", _JPEG
         return image
 
+    def forget_file(self) -> None:
+        """Lets the program close the file object that it was opened from, before the image is used."""
+        self._source.file = None
+
     # ---- what costs no decoding
 
     @property
@@ -126,6 +130,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         """The source and view still to be decoded; None if the mode is not RGB or the image has been decoded."""
         if self._seen is None or self._array is not None or self._source.pixels is not None or self.mode != "RGB":
             return None
+        self._source.ask()
         return self._source, self._seen
 
     def pending_through(self, view: View) -> tuple[EncodedSource, View] | None:
@@ -135,13 +140,16 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         if seen is None or has_pixels or self.mode != "RGB" or seen != View.whole(*self._size):
             return None
         context.notes.converted -= 1
+        self._source.ask()
         return self._source, view
 
     @property
     def info(self) -> dict[Any, Any]:
         """The metadata dictionary that Pillow reads from the file; read at first use."""
         if self._info is None:
-            self._info = dict(self._as_opened().info)
+            if self._source.info is None:
+                self._source.info = self._as_opened().info
+            self._info = dict(self._source.info)
         return self._info
 
     @info.setter
@@ -163,7 +171,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
 
     def convert(self, mode: str | None = None, *arguments: Any, **options: Any) -> Image:
         """See PIL.Image.Image.convert; to RGB nothing is decoded yet."""
-        self._source.is_asked = True
+        self._source.ask()
         if self._seen is None or mode != "RGB" or arguments or options:
             if mode not in (None, "RGB") and self._seen is not None and not self._seen.is_resized:
                 context.notes.converted += 1
@@ -218,11 +226,14 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         seen = self._seen if self.mode == "RGB" else None
         if seen is not None:
             seen = seen.cropped((-left, -top, width + right, height + bottom), colour)
-        return None if seen is None else EncodedImage(self._source, seen, "RGB", info={})
+        if seen is None:
+            return None
+        self._source.ask()
+        return EncodedImage(self._source, seen, "RGB", info={})
 
     def load(self) -> Any:
         """See PIL.Image.Image.load; decodes at the first access to a pixel, as many call it only to close the file."""
-        self._source.is_asked = True
+        self._source.ask()
         if self._seen is None or self.format == "PNG":  # PNG: many call load() to verify its checksums
             return super().load()
         return _PixelsOnDemand(self)
@@ -234,6 +245,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         super().close()
 
     def _again(self, seen: View, mode: str = "RGB") -> EncodedImage:
+        self._source.ask()
         return EncodedImage(self._source, seen, mode, info=None if self._info is None else self._info.copy())
 
     # ---- what is Pillow's
@@ -293,12 +305,15 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         if self._seen is None or self.mode != "RGB":
             return super().__array_interface__
         array = self._shared = self._decoded()
-        return {**array.__array_interface__, "data": (array.ctypes.data, True)}
+        names = "version", "shape", "typestr"
+        return {name: array.__array_interface__[name] for name in names} | {"data": (array.ctypes.data, True)}
 
     def _decoded(self) -> Pixels:
         """Decodes the view once and returns RGB pixels (height, width, 3)."""
         if self._array is None:
             assert self._seen is not None
+            self._source.ask()
+            context.notes.touched += 1
             self._array = decode_source(self._source, self._seen)
         return self._array
 
@@ -307,6 +322,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
             if self.mode == "RGB":
                 decoded = PIL.Image.fromarray(self._decoded())
             else:
+                self._source.ask()
                 decoded = self._as_opened()
                 decoded.load()
             self._set_pixels(getattr(decoded, _PIXELS))

@@ -22,6 +22,7 @@ from fastdata.native import available
 from fastdata.system.file_systems import is_on_this_machine
 from fastdata.system.files import open_file
 from fastdata.views.header import ImageHeader, has_whole_scans, parse_header
+from fastdata.views.view import View
 
 __all__ = ["EncodedSource", "find_source"]
 
@@ -51,15 +52,21 @@ class EncodedSource:
         is_seen: a view of it has been decoded in this process.
         only_core: what the core does not decode is an error here: another decoder than Pillow will decide about it.
         is_kept: the dataset keeps an image of it, and is expected to use it again.
+        file: the file object that it was opened from, until the user's code asks for pixels.
+        info: the metadata that Pillow reads from the file; None until somebody asks for it.
+        latest: the view that was decoded last; with its pixels, if it was wanted several times.
     """
 
     __slots__ = (
         "data",
+        "file",
         "header",
         "images",
+        "info",
         "is_asked",
         "is_kept",
         "is_seen",
+        "latest",
         "mode",
         "name",
         "only_core",
@@ -85,6 +92,9 @@ class EncodedSource:
         self.images: list[weakref.ref[Any]] = []
         self.pixels: Pixels | None = None
         self.is_asked = self.is_seen = self.is_kept = self.only_core = False
+        self.file: Any = None
+        self.info: dict[Any, Any] | None = None
+        self.latest: tuple[View | None, Pixels | None] = (None, None)
 
     @classmethod
     def of_pixels(cls, pixels: Pixels) -> EncodedSource:
@@ -106,6 +116,17 @@ class EncodedSource:
         if (number := len(self.images)) & (number - 1) == 0:
             self.images = [each for each in self.images if each() is not None]
         self.images.append(weakref.ref(image))
+
+    def ask(self) -> None:
+        """Notes that Pillow would decode it now.
+
+        Raises:
+            ValueError: the program has closed the file meanwhile; the file's own error, as with Pillow.
+        """
+        self.is_asked = True
+        if self.file is not None and getattr(self.file, "closed", False):
+            self.file.seek(0, os.SEEK_CUR)
+        self.file = None
 
     def is_held(self) -> bool:
         """True if an image made from it still exists."""
@@ -184,6 +205,13 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
                 return None
             path = _lasting_path(file.fileno(), status, keep_paths_before)
             return _from_ends(file, path, name, status) if path else _from_whole(file, name, _absolute(name), status)
+    source = _source_of_object(opened, keep_paths_before)
+    if source is not None:
+        source.file = opened
+    return source
+
+
+def _source_of_object(opened: Any, keep_paths_before: float) -> EncodedSource | None:
     file_name = getattr(opened, "name", None)
     is_file = isinstance(opened, io.BufferedReader) and isinstance(opened.raw, io.FileIO)  # not a member of a tar file
     if is_file and isinstance(file_name, str):

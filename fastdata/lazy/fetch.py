@@ -21,7 +21,8 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from fastdata.device.prefetch import map_tensors
 from fastdata.errors import DecodeError, FastdataError, ViewError, in_words
-from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, Report, ReportedBatch, SampleOrder, UnfinishedBatch
+from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
+from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, real, stacks_pending, stands_in
 from fastdata.lazy.sample_context import Notes, context, seed_of
@@ -106,14 +107,14 @@ class SampleFetcher(_MapDatasetFetcher):
             self._keep(given, before)
             if self._on_error != "replace":
                 return self._made_again(MakeAgain(given), in_turn=True)
-            return UnfinishedBatch(None, given, _report(notes, given), worker)
+            return UnfinishedBatch(None, given, notes.counts(len(given.indices)), worker)
         self._fetched += 1
         self._defers |= notes.natively
         if notes.natively:
             self._keep(given, before)
-            return UnfinishedBatch(batch, given, _report(notes, given), worker)
+            return UnfinishedBatch(batch, given, notes.counts(len(given.indices)), worker)
         if self._fetched <= REPORTED and (notes.opened or notes.fused or notes.plain):
-            return ReportedBatch(batch, _report(notes, given))
+            return ReportedBatch(batch, notes.counts(len(given.indices)))
         return batch
 
     def _batch_of(self, order: SampleOrder, before: GlobalStates | None) -> Any:
@@ -185,6 +186,7 @@ class SampleFetcher(_MapDatasetFetcher):
                 sample = self.dataset[index]
                 _decode_what_is_held(context.notes.pending[left:])
                 _decode_what_nobody_used(context.notes.pending[left:])
+                _take_pixels_that_are_there(context.notes.pending[left:])
                 return sample
         except Exception as error:
             if counts_as_image_error(error) and hasattr(error, "add_note"):  # since Python 3.11
@@ -257,6 +259,16 @@ def _decode_what_is_held(left: list[Any]) -> None:
             tensor.undecoded.decoded()
 
 
+def _take_pixels_that_are_there(left: list[Any]) -> None:
+    """Gives pending tensors the pixels of their views if user code has had those decoded meanwhile."""
+    for tensor in [reference() for reference in left]:
+        if not isinstance(tensor, PendingImage) or (own := tensor.undecoded).source.latest[0] != own.view:
+            continue
+        context.repeats_views = True  # from now on they are kept
+        if (pixels := own.source.latest[1]) is not None and own.part_of is None and own.known() is None:
+            own.source, own.view = EncodedSource.of_pixels(pixels), View.whole(pixels.shape[1], pixels.shape[0])
+
+
 def _store_what_has_pixels(left: list[Any]) -> None:
     """Makes tensors of what would not be decoded anywhere else: images that have their pixels, and were not stacked."""
     for tensor in [reference() for reference in left]:
@@ -296,19 +308,6 @@ def _failure(error: Exception, index: Any) -> DecodeError:
 def _location(error: Exception, index: Any) -> str:
     """The file that the error names, else the image opened last, else the sample's index."""
     return str(getattr(error, "filename", None) or context.opened_path() or f"sample {index}")
-
-
-def _report(notes: Notes, order: SampleOrder) -> Report:
-    return Report(
-        samples=len(order.indices),
-        opened=notes.opened,
-        decoded=0 if notes.converted else notes.left + notes.decoded,
-        converted=notes.converted,
-        fused=notes.fused,
-        joint=notes.joint,
-        left=notes.left,
-        plain=tuple(sorted(notes.plain)),
-    )
 
 
 def _getitems_of(dataset: Any) -> Any:

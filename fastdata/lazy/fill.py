@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Protocol
 
@@ -34,7 +34,6 @@ __all__ = [
     "decode_together",
     "drawn",
     "fill_from_pixels",
-    "stored",
 ]
 
 
@@ -330,21 +329,31 @@ def _source_decoder() -> SourceDecoder:
 def decode_source(source: EncodedSource, view: View) -> Pixels:
     """Decodes a view as RGB (height, width, 3) into new memory.
 
-    If a second view is decoded or expected, the whole image is decoded once and its pixels are kept.
+    If another view is decoded or expected, the whole image is decoded once and its pixels are kept; so are a view's if
+    code asks for views again.
 
     Raises:
         OSError: the file cannot be read or decoded; Pillow's own errors.
     """
+    latest, kept = source.latest
+    is_again = latest == view
+    if is_again and kept is not None:
+        return np.array(kept)
     if not source.is_decoded:
         context.notes.decoded += 1
     if source.pixels is None and source.header is not None:
-        if source.is_seen or source.is_kept or context.several_views:
+        if (source.is_seen and not is_again) or source.is_kept or context.several_views:
             source.pixels = _decoded(source, View.whole(source.header.width, source.header.height))
         source.is_seen = True
     if source.pixels is None:
-        return _decoded(source, view)
-    height, width = source.pixels.shape[:2]
-    return source.pixels.copy() if view == View.whole(width, height) else see(source.pixels, view)
+        pixels = _decoded(source, view)
+    elif view == View.whole(source.pixels.shape[1], source.pixels.shape[0]):
+        return np.array(source.pixels)
+    else:
+        pixels = see(source.pixels, view)
+    context.repeats_views |= is_again
+    source.latest = view, np.array(pixels) if context.repeats_views else None
+    return pixels
 
 
 def _decoded(source: EncodedSource, view: View) -> Pixels:
@@ -356,37 +365,3 @@ def _decoded(source: EncodedSource, view: View) -> Pixels:
             error.add_note(f"while decoding {source.location()}")
         raise error
     return array
-
-
-def stored(
-    pixels: Pixels,
-    levels: Levels,
-    effects: EffectTable | None = None,
-    erased: Sequence[Erased] = (),
-    *,
-    channels_last: bool = False,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Converts RGB pixels (height, width, 3) to a tensor (3, height, width), in memory with the channels in planes.
-
-    Args:
-        pixels: the pixels.
-        levels: the arithmetic on them.
-        effects: effects on them, before that.
-        erased: rectangles filled after that.
-        channels_last: leave the channels of a pixel side by side in memory.
-        out: takes the values instead of new memory; the values of a row must be neighbours.
-    """
-    if effects is not None:
-        pixels = np.array(pixels)
-        load().convert(pixels, pixels.ctypes.data, Format(), effects)
-    format_ = stored_format(levels, channels_first=not channels_last)
-    if out is None:
-        layout = torch.channels_last if channels_last else torch.contiguous_format
-        out = torch.empty((1, 3, *pixels.shape[:2]), dtype=levels.dtype, device="cpu", memory_format=layout)[0]
-    else:
-        format_ = replace(format_, strides=(out.stride(1), out.stride(0)))
-    load().convert(np.ascontiguousarray(pixels), out.data_ptr(), format_)
-    for each in erased:
-        each.apply(out)
-    return out

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from fastdata.lazy.encoded_source import EncodedSource
-from fastdata.lazy.fill import After, decode_source, stored
+from fastdata.lazy.fill import After, decode_source
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending
 from fastdata.lazy.sample_context import Draw, context
-from fastdata.lazy.undecoded import Undecoded
+from fastdata.lazy.undecoded import Undecoded, stored
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.pixel_memory import as_numpy

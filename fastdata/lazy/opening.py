@@ -104,10 +104,11 @@ def open_image(source: str | os.PathLike[str] | bytes | BinaryIO) -> Image:
         >>> image = fastdata.open_image("photo.jpg").crop((0, 0, 224, 224))
     """
     opened = io.BytesIO(source) if isinstance(source, bytes) else source
-    if context.opens_encoded or not can_open_encoded():  # a loader makes the sample, and replaces Pillow's function
-        return PIL.Image.open(opened)
-    found = find_source(opened)
-    return _encoded_image(found) or PIL.Image.open(opened)
+    is_replaced = context.opens_encoded or not can_open_encoded()  # a loader makes the sample, or there is no core
+    image = (None if is_replaced else _encoded_image(find_source(opened))) or PIL.Image.open(opened)
+    if isinstance(image, EncodedImage):
+        image.forget_file()
+    return image
 
 
 def _encoded_image(source: EncodedSource | None) -> EncodedImage | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fastdata.lazy.batch_messages import ImageCounts
 from fastdata.loaders.per_image import is_asking_pillow
 from fastdata.views.given import Given
 from fastdata.views.philox import Key
@@ -52,33 +53,27 @@ def seed_of(key: Key, index: Any, occurrence: int) -> int:
 
 
 @dataclass
-class Notes:
-    """Counts of what was done with a batch's images, and the tensors that were left pending.
+class Notes(ImageCounts):
+    """Counts of what was done with a batch's images while it is made, and the tensors that were left pending.
 
     Attributes:
+        decoded: only those that were decoded for the dataset's own code.
+        converted: less those that are used in RGB, too; in the end 0, unless it is all of them.
+        encoded: images that stayed encoded when they were opened.
         pending: weak references to the tensors that were left pending.
         kept: those of them that are still referenced when the batch has been made.
-        left: number of images left to be decoded with the batch.
-        decoded: number of images that the native core decoded for the dataset's own code.
-        opened: number of images opened by Pillow, since they could not stay encoded.
-        encoded: number of images that stayed encoded when they were opened.
-        converted: number of encoded images that were converted, whole, to another mode than RGB, less those of them
-            that are used in RGB, too; in the end 0, unless it is all of them.
-        fused: number of transform steps that were done natively, or left for the batch's decoding.
-        joint: number of calls of known transforms with an image and its targets, which they transform by themselves.
-        plain: reasons why fused transforms called the original transform instead.
     """
 
+    encoded: int = 0
     pending: list[weakref.ref[Any]] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
-    left: int = 0
-    decoded: int = 0
-    opened: int = 0
-    encoded: int = 0
-    converted: int = 0
-    fused: int = 0
-    joint: int = 0
-    plain: set[str] = field(default_factory=set)
+
+    def counts(self, samples: int) -> ImageCounts:
+        """Returns the counts of the batch, with so many samples, when it has been made."""
+        made = ImageCounts()
+        made.add(self)
+        made.samples, made.decoded = samples, 0 if self.converted else self.left + self.decoded
+        return made
 
     @property
     def natively(self) -> bool:
@@ -112,6 +107,7 @@ class SampleContext(threading.local):
         leaves_encoded: images that are opened may stay encoded; see `opens_encoded`.
         decodes_at_once: tensors of images are decoded when they are made.
         several_views: several views of an image may be decoded.
+        repeats_views: code in this thread has asked for the pixels of one view several times.
         fuses_draws: random transforms are fused; if False, they draw by themselves.
         repeats_draws: the user's code has set the generator back within a sample.
     """
@@ -125,6 +121,7 @@ class SampleContext(threading.local):
         self.sources: list[Any] | None = None
         self.notes = self._nobodys = Notes()
         self.has_left_some = self.leaves_encoded = self.decodes_at_once = self.several_views = False
+        self.repeats_views = False
         self.fuses_draws, self.repeats_draws = True, False
         self._transforms = 0  # fused transforms that the sample has had
         self._tokens: set[int] = set()  # numbers that its transforms have drawn

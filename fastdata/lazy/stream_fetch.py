@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastdata.lazy.batch_messages import Report, ReportedBatch
+from fastdata.lazy.batch_messages import ReportedBatch
 from fastdata.lazy.fetch import REPORTED
 from fastdata.lazy.sample_context import Notes, context
 
@@ -38,14 +38,4 @@ class StreamFetcher:
         if self._fetched > REPORTED or not (notes.opened or notes.decoded):
             return batch
         samples = len(index) if self._inner.auto_collation else 1
-        report = Report(
-            samples=samples,
-            opened=notes.opened,
-            decoded=notes.decoded,
-            converted=0,
-            fused=notes.fused,
-            joint=0,
-            left=0,
-            plain=(),
-        )
-        return ReportedBatch(batch, report)
+        return ReportedBatch(batch, notes.counts(samples))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from fastdata.lazy.encoded_source import EncodedSource
-from fastdata.lazy.fill import After, SeenImages, StoredRows, decode_rows, decode_source, drawn, stored
-from fastdata.views.levels import Levels
+from fastdata.lazy.fill import After, SeenImages, StoredRows, decode_rows, decode_source, drawn
+from fastdata.loaders.backend import Pixels
+from fastdata.native import load
+from fastdata.tables import EffectTable, Format
+from fastdata.views.erased import Erased
+from fastdata.views.levels import Levels, stored_format
 from fastdata.views.view import View
 
-__all__ = ["PartOf", "Undecoded", "UndecodedBatch"]
+__all__ = ["PartOf", "Undecoded", "UndecodedBatch", "stored"]
 
 
 class PartOf(NamedTuple):
@@ -220,3 +225,37 @@ class UndecodedBatch:
                 raise error
             self.value = value.view(self.shape)
         return self.value
+
+
+def stored(
+    pixels: Pixels,
+    levels: Levels,
+    effects: EffectTable | None = None,
+    erased: Sequence[Erased] = (),
+    *,
+    channels_last: bool = False,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Converts RGB pixels (height, width, 3) to a tensor (3, height, width), in memory with the channels in planes.
+
+    Args:
+        pixels: the pixels.
+        levels: the arithmetic on them.
+        effects: effects on them, before that.
+        erased: rectangles filled after that.
+        channels_last: leave the channels of a pixel side by side in memory.
+        out: takes the values instead of new memory; the values of a row must be neighbours.
+    """
+    if effects is not None:
+        pixels = np.array(pixels)
+        load().convert(pixels, pixels.ctypes.data, Format(), effects)
+    format_ = stored_format(levels, channels_first=not channels_last)
+    if out is None:
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        out = torch.empty((1, 3, *pixels.shape[:2]), dtype=levels.dtype, device="cpu", memory_format=layout)[0]
+    else:
+        format_ = replace(format_, strides=(out.stride(1), out.stride(0)))
+    load().convert(np.ascontiguousarray(pixels), out.data_ptr(), format_)
+    for each in erased:
+        each.apply(out)
+    return out

@@ -210,6 +210,43 @@ def test_errors_are_those_of_pillow(damaged: Path, index: int) -> None:
     assert str(ours.value) == str(torchs.value)
 
 
+USES: dict[str, Callable[[Image.Image], Any]] = {
+    "converted": lambda image: image.convert("RGB"),
+    "in grey": lambda image: image.convert("L"),
+    "cropped": lambda image: image.crop((1, 2, 9, 9)),
+    "resized": lambda image: image.resize((9, 8)),
+    "flipped": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    "copied": lambda image: image.copy(),
+    "loaded": lambda image: image.load(),
+    "an array": np.asarray,
+    "a tensor": F.to_tensor,
+    "with a border": lambda image: ImageOps.expand(image, 3),
+    "a pixel": lambda image: image.getpixel((0, 0)),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_file_that_is_closed_too_early_is_missed_as_by_pillow(folder: Path, use: str) -> None:
+    path = next(folder.rglob("*.jpg"))
+
+    def outcome(in_time: bool) -> Any:
+        with path.open("rb") as file:
+            image = Image.open(file)
+            if in_time:
+                USES[use](image)
+        try:
+            USES[use](image)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    with opening_encoded():
+        with path.open("rb") as file:
+            assert type(Image.open(file)) is EncodedImage
+        ours = [outcome(in_time) for in_time in (False, True)]
+    assert ours == [outcome(in_time) for in_time in (False, True)] == ["seek of closed file", None]
+
+
 def test_files_are_closed_and_may_vanish(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "a.jpg").write_bytes(images.jpeg(60, 40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.utils.data import Dataset
 import fastdata
 from fastdata import DataLoader
 from fastdata.lazy.encoded_image import EncodedImage
+from fastdata.lazy.opening import opening_encoded
 from fastdata.testing import synthetic_dataset
 
 
@@ -46,6 +48,14 @@ def test_an_image_stays_encoded_and_has_pillows_pixels(photo: Path, kind: str) -
     assert np.array_equal(np.asarray(ours), np.asarray(theirs))
     assert np.array_equal(np.asarray(image), np.asarray(expected))
     assert np.array_equal(np.asarray(pickle.loads(pickle.dumps(image))), np.asarray(expected))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_may_be_closed_once_it_is_opened(photo: Path, replaced: bool) -> None:
+    with opening_encoded() if replaced else contextlib.nullcontext(), photo.open("rb") as file:
+        image = fastdata.open_image(file)
+    assert type(image) is EncodedImage
+    assert np.array_equal(np.asarray(image), np.asarray(PIL.Image.open(photo)))
 
 
 def test_a_file_may_be_deleted_once_it_is_opened(photo: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torchvision.transforms as v1
 from PIL import Image, ImageDraw, ImageOps
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader, check, open_image
+from fastdata import DataLoader, check, native, open_image
 from fastdata.lazy.pending_tensor import is_pending
 from fastdata.lazy.sample_context import context
 
@@ -190,6 +190,57 @@ def test_no_more_pixels_wait_than_the_tensor_has(folder: Path) -> None:
     tail = [v1.RandomHorizontalFlip(), v1.RandomCrop(8), v1.ToTensor()]
     for sizes in DataLoader(ImageFolder(folder, step_then(*tail)), 8, collate_fn=note_sizes):
         assert sizes.tolist() == [[8, 8, 3]] * len(sizes)
+
+
+class Mixed(ImageFolder):
+    """Several operations on copies of one crop, with their tensors mixed: AugMix."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        to_tensor = v1.Compose([v1.ToTensor(), NORMALISE])
+        clean, mix = to_tensor(image), torch.zeros_like(to_tensor(image))
+        for operation in (ImageOps.autocontrast, ImageOps.invert, ImageOps.posterize):
+            mix += to_tensor(operation(image.copy(), 2) if operation is ImageOps.posterize else operation(image.copy()))
+        return clean, mix + to_tensor(image), image.copy().rotate(9).getpixel((3, 4)), image.info.get("dpi"), label
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_view_that_is_wanted_several_times_is_decoded_once(
+    folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    original = native.Core.decode
+
+    def decode(self: Any, addresses: Any, *more: Any, **named: Any) -> Any:
+        decoded.append(len(addresses))
+        return original(self, addresses, *more, **named)
+
+    monkeypatch.setattr(context, "repeats_views", False)  # as in a new process
+    monkeypatch.setattr(native.Core, "decode", decode)
+    dataset = Mixed(folder, v1.Compose([v1.CenterCrop(30), v1.Resize((24, 20))]))
+    ours = list(DataLoader(dataset, 4, num_workers=workers, collate_fn=as_lists))
+    torchs = list(torch.utils.data.DataLoader(dataset, 4, collate_fn=as_lists))
+    assert same(ours, torchs)
+    if not workers:
+        assert sum(decoded) <= len(dataset) + 4  # until it is known
+    plain = DataLoader(dataset, 4, num_workers=workers, collate_fn=lambda samples: samples[0][0] * 1)
+    assert same(list(plain), [samples[0][0] for samples in torchs])
+
+
+class Touched(ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return v1.functional.to_tensor(image), ImageOps.invert(image).getpixel((0, 0)), label
+
+
+def test_a_dataset_that_works_on_pixels_is_accelerated_in_part(folder: Path) -> None:
+    resize = v1.Compose([v1.Resize((24, 20))])
+    for kind, expected in ((Touched, "partly accelerated"), (ImageFolder, "accelerated")):
+        dataset = kind(folder, resize if kind is Touched else v1.Compose([*resize.transforms, v1.ToTensor()]))
+        loader = DataLoader(dataset, 4, collate_fn=as_lists)
+        list(loader)
+        assert loader.verdict().kind == expected
+        assert ("your code works on pixels itself" in loader.verdict().reason) == (kind is Touched)
 
 
 class InMemory(torch.utils.data.Dataset[Any]):
