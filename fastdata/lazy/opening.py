@@ -159,16 +159,18 @@ def _leaving_pending(
 
     @wraps(original)
     def convert(pic: Any) -> Any:
-        made = levels()
-        tensor = _left_pending(pic, made, channels_last=channels_last) if made is not None else None
+        is_encoded = isinstance(pic, EncodedImage) and context.opens_encoded
+        tensor = _left_pending(pic, levels(), channels_last=channels_last) if is_encoded else None
         return original(pic) if tensor is None else tensor
 
     return convert
 
 
-def _left_pending(image: Any, levels: Levels, *, channels_last: bool) -> torch.Tensor | None:
-    """The tensor of an image that is still encoded; None for other images."""
-    if not (isinstance(image, EncodedImage) and context.opens_encoded) or (seen := image.pending_view) is None:
+def _left_pending(image: Any, levels: Levels | None, *, channels_last: bool) -> torch.Tensor | None:
+    """The tensor of an image that is still encoded; None for other images, and for arithmetic that is not known."""
+    if levels is None or not (isinstance(image, EncodedImage) and context.opens_encoded):
+        return None
+    if (seen := image.pending_view) is None:
         return None
     context.notes.fused += 1
     undecoded = Undecoded(*seen, levels, channels_last=channels_last)
