@@ -50,10 +50,10 @@ class Verdict:
 
 @dataclass
 class Happened(ImageCounts):
-    """Counts for the first batches that a dataset's own code has made; of samples in those with a report.
+    """Counts for the first batches that a dataset's own code has made.
 
     Attributes:
-        batches: batches received.
+        batches: batches received; `samples` are those of batches that came with a report.
     """
 
     batches: int = 0

@@ -68,8 +68,6 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     """
 
     _pixels: Any = None
-    _array: Pixels | None = None
-    _shared: Pixels | None = None  # memory that NumPy arrays share; kept as long as the image
     _seen: View | None = None  # None once it has pixels
     _opened: Image | None = None  # Pillow's own image, opened when it is first needed
     _info: dict[Any, Any] | None = None
@@ -128,7 +126,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     @property
     def pending_view(self) -> tuple[EncodedSource, View] | None:
         """The source and view still to be decoded; None if the mode is not RGB or the image has been decoded."""
-        if self._seen is None or self._array is not None or self._source.pixels is not None or self.mode != "RGB":
+        if self._seen is None or self._source.pixels is not None or self.mode != "RGB":
             return None
         self._source.ask()
         return self._source, self._seen
@@ -136,8 +134,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     def pending_through(self, view: View) -> tuple[EncodedSource, View] | None:
         """Returns the source and `view`; None unless the image is RGB, encoded, and not cropped, resized or flipped."""
         seen = self._seen
-        has_pixels = self._array is not None or self._source.pixels is not None
-        if seen is None or has_pixels or self.mode != "RGB" or seen != View.whole(*self._size):
+        if seen is None or self._source.pixels is not None or self.mode != "RGB" or seen != View.whole(*self._size):
             return None
         context.notes.converted -= 1
         self._source.ask()
@@ -241,7 +238,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     def close(self) -> None:
         """See PIL.Image.Image.close."""
         if self._seen is not None:
-            self._seen, self._array = None, None
+            self._seen = None
         super().close()
 
     def _again(self, seen: View, mode: str = "RGB") -> EncodedImage:
@@ -304,18 +301,17 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     def __array_interface__(self) -> dict[str, Any]:
         if self._seen is None or self.mode != "RGB":
             return super().__array_interface__
-        array = self._shared = self._decoded()
+        array = self._decoded()  # memory of its own for each array, as Pillow gives
         names = "version", "shape", "typestr"
-        return {name: array.__array_interface__[name] for name in names} | {"data": (array.ctypes.data, True)}
+        own: Any = array.reshape(-1)
+        return {name: array.__array_interface__[name] for name in names} | {"data": memoryview(own).toreadonly()}
 
     def _decoded(self) -> Pixels:
-        """Decodes the view once and returns RGB pixels (height, width, 3)."""
-        if self._array is None:
-            assert self._seen is not None
-            self._source.ask()
-            context.notes.touched += 1
-            self._array = decode_source(self._source, self._seen)
-        return self._array
+        """Decodes the view and returns RGB pixels (height, width, 3), in new memory."""
+        assert self._seen is not None
+        self._source.ask()
+        context.notes.touched += 1
+        return decode_source(self._source, self._seen)
 
     def _get_pixels(self) -> Any:
         if self._pixels is None and self._seen is not None:
@@ -331,7 +327,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     def _set_pixels(self, pixels: Any) -> None:
         self._pixels = pixels
         if pixels is not None:
-            self._seen = self._array = None
+            self._seen = None
 
 
 class _PixelsOnDemand:

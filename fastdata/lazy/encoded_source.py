@@ -47,14 +47,14 @@ class EncodedSource:
 
     Attributes:
         images: weak references to the images made from it.
-        pixels: RGB (height, width, 3) of the whole image, kept once a second view is wanted or expected.
+        pixels: RGB (height, width, 3) of the whole image, kept once another view is wanted or expected.
         is_asked: user code called a method for which Pillow would have decoded it.
         is_seen: a view of it has been decoded in this process.
         only_core: what the core does not decode is an error here: another decoder than Pillow will decide about it.
         is_kept: the dataset keeps an image of it, and is expected to use it again.
         file: the file object that it was opened from, until the user's code asks for pixels.
         info: the metadata that Pillow reads from the file; None until somebody asks for it.
-        latest: the view that was decoded last; with its pixels, if it was wanted several times.
+        latest: the view that was decoded last; with its pixels, if it is expected to be wanted again.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class EncodedSource:
         """
         self.is_asked = True
         if self.file is not None and getattr(self.file, "closed", False):
-            self.file.seek(0, os.SEEK_CUR)
+            self.file.seek(0, os.SEEK_CUR)  # which raises
         self.file = None
 
     def is_held(self) -> bool:

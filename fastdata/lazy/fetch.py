@@ -262,10 +262,14 @@ def _decode_what_is_held(left: list[Any]) -> None:
 def _take_pixels_that_are_there(left: list[Any]) -> None:
     """Gives pending tensors the pixels of their views if user code has had those decoded meanwhile."""
     for tensor in [reference() for reference in left]:
-        if not isinstance(tensor, PendingImage) or (own := tensor.undecoded).source.latest[0] != own.view:
+        if not isinstance(tensor, PendingImage):
             continue
-        context.repeats_views = True  # from now on they are kept
-        if (pixels := own.source.latest[1]) is not None and own.part_of is None and own.known() is None:
+        own = tensor.undecoded
+        view, pixels = own.source.latest
+        if view != own.view:
+            continue
+        context.repeats_views = True  # from now on the pixels of views are kept
+        if pixels is not None and own.part_of is None and own.known() is None:
             own.source, own.view = EncodedSource.of_pixels(pixels), View.whole(pixels.shape[1], pixels.shape[0])
 
 

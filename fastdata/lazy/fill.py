@@ -329,8 +329,8 @@ def _source_decoder() -> SourceDecoder:
 def decode_source(source: EncodedSource, view: View) -> Pixels:
     """Decodes a view as RGB (height, width, 3) into new memory.
 
-    If another view is decoded or expected, the whole image is decoded once and its pixels are kept; so are a view's if
-    code asks for views again.
+    If another view is decoded or expected, the whole image is decoded once and its pixels are kept.  If this thread's
+    code has asked for a view twice, those of each view are kept, too.
 
     Raises:
         OSError: the file cannot be read or decoded; Pillow's own errors.

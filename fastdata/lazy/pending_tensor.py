@@ -303,7 +303,9 @@ _WRITES = (torch.Tensor.copy_, torch.Tensor.__setitem__)
 
 def _is_written(func: Callable[..., Any], to: Any, *more: Any) -> bool:
     """Decodes a pending image where ``to.copy_(image)`` or ``to[index] = image`` puts it; False: torch has to copy."""
-    if type(to) is not torch.Tensor or to.requires_grad or not issubclass(type(more[-1]), PendingImage):
+    if type(to) is not torch.Tensor or to.requires_grad or to.is_inference():
+        return False
+    if not issubclass(type(more[-1]), PendingImage):
         return False
     place, own = to, more[-1].undecoded
     if func is torch.Tensor.__setitem__:
@@ -315,7 +317,7 @@ def _is_written(func: Callable[..., Any], to: Any, *more: Any) -> bool:
         return False
     place = place.detach()[0] if own.is_batch else place.detach()
     (plane, row, step), (height, width) = place.stride(), own.view.size
-    overlaps = row < width or plane < row * (height - 1) + width
+    overlaps = row < width or plane < row * (height - 1) + width  # or the channels of a pixel lie side by side
     if step != 1 or overlaps or place.is_neg() or not own.decode_into(place):
         return False
     torch.autograd.graph.increment_version(to)

@@ -107,7 +107,8 @@ class SampleContext(threading.local):
         leaves_encoded: images that are opened may stay encoded; see `opens_encoded`.
         decodes_at_once: tensors of images are decoded when they are made.
         several_views: several views of an image may be decoded.
-        repeats_views: code in this thread has asked for the pixels of one view several times.
+        repeats_views: code in this thread has asked for the pixels of one view several times; from then on each image
+            keeps a copy of those that were asked for last.
         fuses_draws: random transforms are fused; if False, they draw by themselves.
         repeats_draws: the user's code has set the generator back within a sample.
     """

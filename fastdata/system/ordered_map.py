@@ -4,10 +4,13 @@ Life of the threads (any deviation is a bug):
 
 1. They begin with the first result that is asked for, no more than there are tasks, and take tasks until there comes a
    None.
-2. When the results end, after an error, or when nobody wants more, tasks that were not begun are dropped, each thread
-   gets a None, and all are waited for.
-3. Tasks and answers go through queues of C.  Ctrl-C can leave the lock of a threading.Condition held, by which
-   concurrent.futures waits; then threads would wait for it, and the program for the threads, for ever.
+2. When the results end, after an error, or when the iterator is closed, tasks that were not begun are dropped, each
+   thread gets a None, and all are waited for.
+3. An iterator that nobody closes, such as one that a traceback holds, does not keep the interpreter from ending: they
+   are daemon threads.
+4. Tasks and answers go through queues of C.  Ctrl-C can leave the lock of a threading.Condition held, by which
+   concurrent.futures waits; then threads would wait for it, and the program for the threads, for ever.  Where it comes
+   while a thread is started, that thread is not waited for.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ def in_order(
             running.append(SimpleQueue())
             tasks.put((item, running[-1]))
             if len(crew) < count:
-                crew.append(threading.Thread(target=_serve, args=(work, tasks), name=f"{name}_{len(crew)}"))
+                crew.append(
+                    threading.Thread(target=_serve, args=(work, tasks), name=f"{name}_{len(crew)}", daemon=True)
+                )
                 crew[-1].start()
 
     try:
@@ -65,7 +70,8 @@ def in_order(
         for _ in crew:
             tasks.put(None)
         for thread in crew:
-            thread.join()
+            if thread.is_alive():  # one whose start failed is not
+                thread.join()
 
 
 def _outcome(answer: SimpleQueue[Any]) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import FunctionType, MethodType
+from typing import Any
+
 import torch
 
 __all__ = ["holds_only_known", "is_hooked", "is_known_transform", "is_timms", "is_tv_image", "is_v2", "name_of"]
@@ -30,7 +33,8 @@ def holds_only_known(step: object) -> bool:
     """True for a library's own transform that calls nothing of the user's: no function, hook or step that it holds."""
     if not is_known_transform(step):
         return False
-    inside, seen = [step], set[int]()
+    inside: list[Any] = [step]
+    seen = set[int]()
     while inside:
         value = inside.pop()
         if id(value) in seen or isinstance(value, type):
@@ -46,13 +50,17 @@ def holds_only_known(step: object) -> bool:
             if is_hooked(value):
                 return False
             inside += vars(value).values()
+        elif isinstance(value, MethodType):
+            inside += [value.__self__, value.__func__]
         elif _module_of(value).partition(".")[0] not in _LIBRARIES:
             return False
     return True
 
 
 def _module_of(value: object) -> str:
-    """The module of a function, or of an object's class."""
+    """The module in which a function was written, whatever functools.wraps says, or an object's class."""
+    if isinstance(value, FunctionType):
+        return str(value.__globals__.get("__name__", ""))
     return getattr(value, "__module__", None) or type(value).__module__
 
 

@@ -16,7 +16,7 @@ Size: TypeAlias = tuple[int, int]  # (height, width) in pixels, as torchvision o
 
 
 class BatchStep(Protocol):
-    """A step, mostly random, on whole batches of decoded images; `fastdata.augment.base.Augmentation` is one."""
+    """A step, usually random, on whole batches of decoded images; `fastdata.augment.base.Augmentation` is one."""
 
     @property
     def label(self) -> str:
@@ -46,7 +46,7 @@ class EraseStep(BatchStep, Protocol):
 
 
 class HostStep(Protocol):
-    """A step, mostly random, that the native core does on the host; `fastdata.augment.base.Augmentation` is one."""
+    """A step, usually random, that the native core does on the host; `fastdata.augment.base.Augmentation` is one."""
 
     @property
     def is_random(self) -> bool:

@@ -7,6 +7,7 @@ import io
 import pickle
 import tarfile
 import threading
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -452,6 +453,22 @@ def test_arrays_outlive_the_image_that_they_lie_on() -> None:
         del image
         _ = [np.full((24, 20, 3), 7, np.uint8) for _ in range(20)]
         assert np.array_equal(array, expected)
+
+
+def test_each_array_of_an_image_has_memory_of_its_own() -> None:
+    data = images.jpeg(40, 30, seed=1)
+    with opening_encoded():
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    first = np.asarray(image)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.from_numpy(first).zero_()  # for which torch warns
+    for _ in range(3):
+        assert (np.asarray(image) == expected).all()
+        assert not np.asarray(image).flags.writeable
+    assert (np.asarray(image.convert("RGB")) == expected).all()
+    assert not first.any()
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])

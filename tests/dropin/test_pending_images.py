@@ -209,6 +209,10 @@ def test_writing_is_torchs_where_something_depends_on_the_memory() -> None:
     for wrong in (torch.zeros(3, 30, 41), torch.zeros(2, 30, 40)):
         with pytest.raises(RuntimeError, match="size"):
             wrong.copy_(pending())
+    with torch.inference_mode():
+        inferred = torch.zeros(3, 30, 40)
+    with pytest.raises(RuntimeError, match="inference tensor"):
+        inferred.copy_(pending())
     weight = torch.ones(3, 30, 40, requires_grad=True)
     grown = weight * 2
     grown[:] = pending()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,15 @@ def hooked() -> Any:
     return step
 
 
+@functools.wraps(v1.functional.hflip)
+def wrapped(image: Any) -> Any:
+    return image
+
+
+class OwnFlip(v1.RandomHorizontalFlip):
+    pass
+
+
 END = [v1.Resize((8, 8)), v1.ToTensor()]
 HOLDING_OWN: dict[str, Callable[[], Any]] = {
     "a function first": lambda: v1.Compose([own, *END]),
@@ -169,6 +179,8 @@ HOLDING_OWN: dict[str, Callable[[], Any]] = {
     "nested": lambda: v1.Compose([v1.Compose([own]), *END]),
     "a module": lambda: v2.Compose([OwnModule(), v2.Resize((8, 8)), v2.PILToTensor()]),
     "modules in a row": lambda: v1.Compose([torch.nn.Sequential(OwnModule(), v1.Resize((8, 8))), v1.ToTensor()]),
+    "a wrapped function": lambda: v1.Compose([wrapped, *END]),
+    "a method of an own class": lambda: v1.Compose([v1.Lambda(OwnFlip().forward), *END]),
     "a hook": lambda: v1.Compose([hooked(), v1.ToTensor()]),
 }
 HOLDING_NONE: dict[str, Callable[[], Any]] = {

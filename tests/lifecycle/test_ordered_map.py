@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
@@ -82,3 +83,30 @@ def test_waiting_takes_no_lock_that_an_interrupt_could_leave_held() -> None:
     assert entered  # it has seen something
     assert not [each for each in entered if each.split(".")[0] in ("threading", "concurrent")]
     results.close()  # type: ignore[attr-defined]
+
+
+HELD = """
+import sys
+from fastdata.system.ordered_map import in_order
+results = in_order(lambda item: item, range(100), threads=2, ahead=2, name="x")
+print(next(results))
+"""
+
+
+def test_an_iterator_that_nobody_closes_does_not_keep_the_program() -> None:
+    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "0\n")
+
+
+def test_a_thread_that_cannot_be_started_is_the_error_that_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def failing(self: threading.Thread) -> None:
+        started.append(self)
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", failing)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        next(in_order(str, range(9), threads=3, name=NAME))
