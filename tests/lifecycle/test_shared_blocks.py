@@ -225,7 +225,7 @@ def test_batches_of_similar_sizes_share_blocks() -> None:
     for pixels, index in DataLoader(Numbered(150, sizes=sizes), 1, num_workers=1):
         assert (pixels == float(index)).all()
         seen |= blocks_of() - before
-    assert len(seen) < 16
+    assert len(seen) < 50  # 150 if each size had its own; more or fewer are given back meanwhile
 
 
 MB = 1 << 20
