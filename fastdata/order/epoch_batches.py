@@ -31,7 +31,7 @@ from fastdata.errors import PipelineError, StateMismatch
 from fastdata.order.aspect_buckets import BucketBatchSampler
 from fastdata.order.early_batches import EarlyBatches, HandOver
 from fastdata.order.epoch_sampler import EpochSampler
-from fastdata.order.index_checksum import checksum_of, plain
+from fastdata.order.index_checksum import checksum_of
 from fastdata.order.random_states import CANNOT_BE_STATES, GlobalStates, set_states_of, states_of
 from fastdata.order.sampler_chain import own_generators, visits_each_sample_once
 from fastdata.order.state import LoaderState
@@ -292,7 +292,7 @@ class EpochBatches:
     def _pass_over(self, passed: list[Any], skip: int) -> None:
         self._note(passed)
         if self._visits is not None:
-            self._visits.update(index for index in map(plain, passed) if isinstance(index, int))
+            self._visits.update(passed)
         if len(passed) < skip or (self.state.checksum is not None and self.state.checksum != self._checksum):
             raise StateMismatch(
                 f"the sampler does not repeat the {skip} samples that were delivered before the state was saved "

@@ -93,3 +93,35 @@ class OfLists(Dataset[Any]):
 def test_indices_may_be_lists() -> None:
     ours, torchs = (list(kind(OfLists(), 2, sampler=Lists())) for kind in (DataLoader, torch.utils.data.DataLoader))
     assert all(torch.equal(*pair) for pair in zip(ours, torchs, strict=True))
+
+
+class Names(Sampler[str]):
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("abacabda")
+
+
+class OfNames(Dataset[Any]):
+    def __init__(self) -> None:
+        self.transform = v1.Compose([v1.RandomResizedCrop(8), v1.PILToTensor()])
+        values = np.random.default_rng(0).integers(0, 256, (20, 20, 3), np.uint8)
+        self.images = {name: Image.fromarray(values) for name in "abcd"}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.transform(self.images[name])
+
+
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_a_resumed_epoch_draws_on_for_samples_that_are_named(done: int) -> None:
+    whole = list(DataLoader(OfNames(), 2, sampler=Names(), seed=3))
+    loader = DataLoader(OfNames(), 2, sampler=Names(), seed=3)
+    batches = iter(loader)
+    for _ in range(done):
+        next(batches)
+    resumed = DataLoader(OfNames(), 2, sampler=Names(), seed=3)
+    resumed.load_state_dict(loader.state_dict())
+    assert all(torch.equal(*pair) for pair in zip(resumed, whole[done:], strict=True))
+    first, second = whole[0][0], whole[1][0]  # of the same sample
+    assert not torch.equal(first, second)
