@@ -129,7 +129,7 @@ class SampleFetcher(_MapDatasetFetcher):
             samples = self._samples(order)
         batch = self.collated(samples, order)
         del samples
-        _store_what_has_pixels(context.notes.pending)
+        _store_what_has_pixels(_living(context.notes.pending))
         return batch
 
     def _keep(self, order: SampleOrder, before: GlobalStates | None) -> None:
@@ -184,9 +184,10 @@ class SampleFetcher(_MapDatasetFetcher):
                     context.note_seed()
                 left = len(context.notes.pending)
                 sample = self.dataset[index]
-                _decode_what_is_held(context.notes.pending[left:])
-                _decode_what_nobody_used(context.notes.pending[left:])
-                _take_pixels_that_are_there(context.notes.pending[left:])
+                living = _living(context.notes.pending[left:])
+                _decode_what_is_held(living)
+                _decode_what_nobody_used(living)
+                _take_pixels_that_are_there(living)
                 return sample
         except Exception as error:
             if counts_as_image_error(error) and hasattr(error, "add_note"):  # since Python 3.11
@@ -248,12 +249,17 @@ class SampleFetcher(_MapDatasetFetcher):
         raise failure from none_decoded()
 
 
+def _living(references: list[Any]) -> list[Any]:
+    """The tensors that are still referenced."""
+    return [tensor for tensor in (reference() for reference in references) if tensor is not None]
+
+
 def _decode_what_is_held(left: list[Any]) -> None:
     """Decodes the whole image of each pending tensor if user code still holds that image.
 
     A dataset that keeps the images it has opened will probably use them again, from the pixels that are kept here.
     """
-    for tensor in [reference() for reference in left]:
+    for tensor in left:
         if isinstance(tensor, PendingImage) and (source := tensor.undecoded.source).is_held():
             source.is_kept = True
             tensor.undecoded.decoded()
@@ -261,7 +267,7 @@ def _decode_what_is_held(left: list[Any]) -> None:
 
 def _take_pixels_that_are_there(left: list[Any]) -> None:
     """Gives pending tensors the pixels of their views if user code has had those decoded meanwhile."""
-    for tensor in [reference() for reference in left]:
+    for tensor in left:
         if not isinstance(tensor, PendingImage):
             continue
         own = tensor.undecoded
@@ -275,7 +281,7 @@ def _take_pixels_that_are_there(left: list[Any]) -> None:
 
 def _store_what_has_pixels(left: list[Any]) -> None:
     """Makes tensors of what would not be decoded anywhere else: images that have their pixels, and were not stacked."""
-    for tensor in [reference() for reference in left]:
+    for tensor in left:
         if isinstance(tensor, PendingImage) and tensor.undecoded.source.is_decoded:
             tensor.undecoded.decoded()
 
@@ -288,7 +294,7 @@ def _decode_what_nobody_used(left: list[Any]) -> None:
     """
     if not (asked := [source for source in context.sources or () if source.is_asked and not source.is_seen]):
         return
-    alive = [tensor.undecoded for tensor in (reference() for reference in left) if tensor is not None]
+    alive = [tensor.undecoded for tensor in left]
     used = {id(each.source) for each in alive if isinstance(each, Undecoded)}
     used |= {id(source) for each in alive if isinstance(each, UndecodedBatch) for source in each.images.sources}
     for source in asked:
