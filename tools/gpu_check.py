@@ -57,6 +57,7 @@ ROWS = (
     Row("batch_size", 60),
     Row("decoding", 120, required=False),
     Row("augmentations", 90, required=False),
+    Row("own_code", 180, required=False),
 )
 
 

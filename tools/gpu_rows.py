@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout; in a
 
 import torch
 from gpu_row import CLASSES, ROOT, Failed, Row, run
+from gpu_rows_of_own_code import own_code
 from gpu_rows_of_ranks import nccl, ranks
 from gpu_rows_of_speed import augmentations, decoding, resnet50
 from torch import nn
@@ -260,6 +261,7 @@ ROWS: dict[str, Callable[[Row], dict[str, Any]]] = {
     "resnet50": resnet50,
     "decoding": decoding,
     "augmentations": augmentations,
+    "own_code": own_code,
     "batch_size": batch_size,
     "doctor": _doctor_row,
 }

@@ -1,7 +1,7 @@
 """Processes that train together, started by test_ranks.py: `python rank_program.py WHAT OUTPUT WORLD`.
 
 What takes longest is to import torch, so one process does it and is forked for every rank.  It prints the exit statuses
-as JSON; what a rank writes to stderr is in the file `WHAT-RANK.err`.
+as JSON; what a rank writes to stderr is in the file `WHAT-RANK.err`.  With RANK set, it is that rank and forks nothing.
 """
 
 from __future__ import annotations
@@ -202,12 +202,13 @@ if __name__ == "__main__":
     for name in ("torch._dynamo", "matplotlib.figure"):  # what every rank would import when it trains
         importlib.import_module(name)
     what, output, world = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    rank = forked_ranks(what, output, world)
+    rank = int(os.environ["RANK"]) if "RANK" in os.environ else forked_ranks(what, output, world)
     if rank is None:
         sys.exit()
     torch.set_num_threads(1)  # else two threads at once may find the pool that did not come through the fork
     more: dict[str, Any] = {"resume": "auto"} if what.startswith("resume") else {}
     more |= {"fsdp": True} if "sharded" in what else {}
+    more |= {"device": "cuda", "tf32": False} if "cuda" in what else {}
     if "averaged" in what:
         more |= {"model_ema": 0.5, "accumulate": 2, "clip_grad_norm": 0.5, "clip_grad_value": 0.1, "opt": "adamw"}
     if "-" in what:

@@ -3,54 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import os
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from places import HELPERS
+from many_ranks import TOLERANCE, check_like_one, outcomes, results
 from rank_program import COUNT, run
 from warm_python import run_python
 
-PROGRAM = HELPERS / "rank_program.py"
-TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}  # gradients are summed in another order
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-
-
-def outcomes(what: str, output: Path, world: int) -> list[tuple[int, str]]:
-    """Runs all ranks; exit status and stderr of each."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    sizes = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **sizes}
-    done = run_python([PROGRAM, what, output, str(world)], env=environment)
-    assert done.returncode == 0, done.stderr
-    return [
-        (status, (output / f"{what}-{rank}.err").read_text())
-        for rank, status in enumerate(json.loads(done.stdout.splitlines()[-1]))
-    ]
-
-
-def results(what: str, output: Path, world: int) -> list[dict[str, Any]]:
-    """Runs all ranks and returns what each saved."""
-    output.mkdir(exist_ok=True)
-    for status, errors in outcomes(what, output, world):
-        assert status == 0, errors
-    return [torch.load(output / f"{what}-{world}-{rank}.pt") for rank in range(world)]
-
-
-def check_like_one(ours: list[dict[str, Any]], alone: dict[str, Any]) -> None:
-    for rank in ours:
-        assert all(torch.allclose(a, b, **TOLERANCE) for a, b in zip(rank["weights"], alone["weights"], strict=True))
-        assert rank["losses"] == pytest.approx(alone["losses"], rel=1e-4)
-        for name in ("loss", "val_loss", "val_accuracy"):
-            assert [e[name] for e in rank["epochs"]] == pytest.approx([e[name] for e in alone["epochs"]], rel=1e-4)
 
 
 @pytest.fixture(scope="module")
