@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastdata.device.prefetch import map_tensors
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
@@ -122,7 +123,9 @@ class CompletedBatch:
     def _pinned(self, batch: Any) -> Any:
         times = BatchTimes()
         with times.stage("collate"):
-            batch = map_tensors(batch, self._finished)
+            batch = map_tensors(batch, _finished)
+            if self._completion.pin:
+                batch = pin_memory(batch)  # type: ignore[no-untyped-call]  # classes of the user's pin themselves
         self._times.append(times)
         return batch
 
@@ -213,13 +216,12 @@ class CompletedBatch:
                     self._fails = True
         self._times.append(times)
 
-    def _finished(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor as the caller gets it: decoded, and pinned if asked for."""
-        if isinstance(tensor, PendingImage):
-            tensor = tensor.undecoded.finished(tensor.undecoded.decoded())
-        elif isinstance(tensor, PendingBatch):
-            tensor = tensor.undecoded.decoded()
-        return tensor.pin_memory() if self._completion.pin and not tensor.is_pinned() else tensor
+
+def _finished(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor as the caller gets it: decoded."""
+    if isinstance(tensor, PendingImage):
+        return tensor.undecoded.finished(tensor.undecoded.decoded())
+    return tensor.undecoded.decoded() if isinstance(tensor, PendingBatch) else tensor
 
 
 class FetchedBatch(CompletedBatch):

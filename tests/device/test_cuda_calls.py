@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.utils.data
 from fake_cuda import FakeCuda
+from own_tables import VALIDATE, Table
 from torch.utils.data import TensorDataset
 from torchvision.transforms import v2
 
@@ -85,6 +86,26 @@ def test_batches_for_a_device_are_pinned_by_torchs_thread(monkeypatch: pytest.Mo
     for device, pins in (("cuda", True), (None, False)):
         assert len(list(DataLoader(dataset, 2, num_workers=workers, device=device))) == 4
         assert asked.pop() is pins
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_a_batch_of_a_class_of_ones_own_pins_itself(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its images are still encoded when torch pins the batch."""
+
+    class OwnBatch:
+        is_pinned = False
+
+        def __init__(self, samples: list[Any]) -> None:
+            self.images = torch.stack([image for image, _ in samples])
+
+        def pin_memory(self) -> OwnBatch:
+            self.is_pinned = True
+            return self
+
+    monkeypatch.setattr("fastdata.dataloader.map_style.may_pin", lambda wanted: wanted)
+    loader = DataLoader(Table(table, VALIDATE), 5, collate_fn=OwnBatch, pin_memory=True)
+    assert all(batch.is_pinned for batch in loader)
+    assert not any(batch.is_pinned for batch in DataLoader(Table(table, VALIDATE), 5, collate_fn=OwnBatch))
 
 
 def test_torchs_warning_of_a_prototype_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
