@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -25,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 from fastdata.errors import OptionError
 from fastdata.models.recompute import repeated_blocks
 from fastdata.patches.device_mesh import release_groups
-from fastdata.train.ranks import Ranks, when_left
+from fastdata.train.ranks import SHARE_GPU, Ranks, when_left
 
 __all__ = ["gathered", "gathered_weights", "load_optimizer_state", "load_weights", "local_parts", "shard"]
 
@@ -34,8 +35,13 @@ def shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
     """Shards a model in place, with the weights of rank 0: each of its repeated blocks, and the rest together.
 
     Raises:
-        OptionError: a parameter has no dimensions, which cannot be sharded.
+        OptionError: a parameter has no dimensions, which cannot be sharded; or the processes share a GPU.
     """
+    if device.type == "cuda" and "nccl" not in str(dist.get_backend_config()):
+        raise OptionError(  # gloo would read the device's memory as the host's, which kills the process
+            f"fsdp=True needs a GPU for each process: those that share one ({SHARE_GPU}=1) communicate by gloo, which "
+            "gathers nothing on a GPU"
+        )
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:
             raise OptionError(f"fsdp=True cannot shard {name}, a number; make it a parameter of the shape (1,)")

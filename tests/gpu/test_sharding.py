@@ -1,4 +1,4 @@
-"""FSDP2 on a CUDA device: two processes that share it by gloo, and one alone with NCCL."""
+"""FSDP2 on CUDA devices: two processes where there are two, and one alone with the same group of processes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from many_ranks import check_like_one, results
+import torch
+from many_ranks import check_like_one, outcomes, results
 from places import HELPERS
 from rank_program import run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(400)]
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 LOOSENED = 20.0  # of the tolerance on the CPU: cuDNN sums in no fixed order
 
 
@@ -20,6 +22,7 @@ def alone(folder: Path, **more: Any) -> dict[str, Any]:
     return run("alone", folder / "alone", 1, 0, device="cuda", tf32=False, **more)
 
 
+@two_gpus
 def test_weights_that_two_processes_share_train_like_one_process(tmp_path: Path) -> None:
     ours, like = results("sharded, cuda", tmp_path, 2), alone(tmp_path)
     check_like_one(ours, like, loosened=LOOSENED)
@@ -28,11 +31,13 @@ def test_weights_that_two_processes_share_train_like_one_process(tmp_path: Path)
     assert all(0 < rank["held"] < total for rank in ours)
 
 
+@two_gpus
 def test_averaged_and_clipped_weights_are_those_of_ddp(tmp_path: Path) -> None:
     ours, like = (results(what, tmp_path / what, 2) for what in ("sharded, cuda, averaged", "cuda, averaged"))
     check_like_one(ours, like[0], loosened=LOOSENED)
 
 
+@two_gpus
 def test_a_sharded_run_goes_on_in_one_process(tmp_path: Path) -> None:
     results("sharded, cuda", tmp_path, 2)
     for path in sorted((tmp_path / "run").glob("checkpoint-*.pt"))[3:]:
@@ -40,6 +45,14 @@ def test_a_sharded_run_goes_on_in_one_process(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="with other options: batch_size was 4, now 8, fsdp was True, now False"):
         resumed = run("alone", tmp_path, 1, 0, device="cuda", tf32=False, resume="auto")
     check_like_one([resumed], alone(tmp_path), loosened=LOOSENED)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() != 1, reason="needs one CUDA device")
+def test_processes_that_share_a_gpu_cannot_share_weights(tmp_path: Path) -> None:
+    """With gloo they would end by a signal, without any message: https://github.com/pytorch/pytorch/issues/152645."""
+    for status, errors in outcomes("sharded, cuda", tmp_path, 2):
+        assert status == 1
+        assert "OptionError: fsdp=True needs a GPU for each process: those that share one" in errors
 
 
 def test_a_group_of_one_shards_by_nccl(tmp_path: Path) -> None:

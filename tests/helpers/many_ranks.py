@@ -32,7 +32,8 @@ def outcomes(what: str, output: Path, world: int) -> list[tuple[int, str]]:
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **sizes}
     arguments = [str(PROGRAM), what, str(output), str(world)]
     if "cuda" in what:
-        return _started_apart(arguments, environment | {SHARE_GPU: "1"}, world)
+        shares = {SHARE_GPU: "1"} if torch.cuda.device_count() < world else {}
+        return _started_apart(arguments, environment | shares, world)
     done = run_python(arguments, env=environment)
     assert done.returncode == 0, done.stderr
     return [

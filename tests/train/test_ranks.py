@@ -14,6 +14,10 @@ from many_ranks import TOLERANCE, check_like_one, outcomes, results
 from rank_program import COUNT, run
 from warm_python import run_python
 
+from fastdata import OptionError
+from fastdata.train.ranks import Ranks
+from fastdata.train.sharding import shard
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
@@ -82,6 +86,13 @@ def test_a_parameter_that_cannot_be_sharded_is_named(tmp_path: Path) -> None:
     for status, errors in outcomes("odd number, sharded", tmp_path, 2):
         assert status == 1
         assert "OptionError: fsdp=True cannot shard scale, a number; make it a parameter of the shape (1,)" in errors
+
+
+def test_sharding_without_nccl_is_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gloo would read the device's memory as the host's: https://github.com/pytorch/pytorch/issues/152645."""
+    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda: "cpu:gloo,cuda:gloo")
+    with pytest.raises(OptionError, match=r"fsdp=True needs a GPU for each process: .*FASTDATA_RANKS_SHARE_GPU=1"):
+        shard(torch.nn.Linear(2, 2), Ranks(rank=0, world_size=2), torch.device("cuda"))
 
 
 @pytest.mark.parametrize(("first", "then"), [("sharded", "resume"), ("together", "resume, sharded")])
