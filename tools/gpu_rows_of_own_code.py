@@ -20,7 +20,7 @@ from fastdata.system.cpus import usable_cpus
 
 __all__ = ["own_code"]
 
-ROUNDS, MEASURED_S = 2, 4.0  # for each loader
+ROUNDS, MEASURED_S, BATCH = 2, 3.0, 64  # for each loader; small batches, which workers end soon when a loop is left
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
@@ -33,20 +33,19 @@ def own_code(row: Row) -> dict[str, Any]:
 
 
 class _Form:
-    """A dataset, what is learnt from a batch of it, and the number of images in one.
+    """A dataset, and what is learnt from a batch of it.
 
     Args:
         samples: the dataset.
         learn: the loss of a batch on the device.
         model: what learns.
-        batch: samples of a batch.
         images: images of a sample.
     """
 
     def __init__(
-        self, samples: Dataset[Any], learn: Callable[[Any], torch.Tensor], model: nn.Module, batch: int, images: int = 1
+        self, samples: Dataset[Any], learn: Callable[[Any], torch.Tensor], model: nn.Module, images: int = 1
     ) -> None:
-        self.samples, self.learn, self.model, self.batch, self.images = samples, learn, model, batch, images
+        self.samples, self.learn, self.model, self.images = samples, learn, model, images
 
 
 class _Files(Dataset[Any]):
@@ -77,7 +76,6 @@ def _classes(row: Row) -> _Form:
         _Files(row, lambda image, path, label: (transform(image), label)),
         lambda batch: nn.functional.cross_entropy(model(_last(batch[0])), batch[1]),
         model,
-        _batch(row, 256),
     )
 
 
@@ -95,9 +93,7 @@ def _two_views(row: Row) -> _Form:
         first, second = (nn.functional.normalize(model(_last(view))) for view in batch)
         return nn.functional.cross_entropy(first @ second.T / 0.1, torch.arange(len(first), device=first.device))
 
-    return _Form(
-        _Files(row, lambda image, path, label: (transform(image), transform(image))), learn, model, _batch(row, 128), 2
-    )
+    return _Form(_Files(row, lambda image, path, label: (transform(image), transform(image))), learn, model, images=2)
 
 
 def _masks(row: Row) -> _Form:
@@ -130,7 +126,7 @@ def _masks(row: Row) -> _Form:
     def learn(batch: Any) -> torch.Tensor:
         return nn.functional.cross_entropy(model(_last(batch[0]))["out"], batch[1].squeeze(1))
 
-    return _Form(_Files(row, make), learn, model, _batch(row, 64))
+    return _Form(_Files(row, make), learn, model)
 
 
 _FORMS: dict[str, Callable[[Row], _Form]] = {
@@ -143,7 +139,7 @@ _FORMS: dict[str, Callable[[Row], _Form]] = {
 def _compared(row: Row, form: _Form) -> dict[str, Any]:
     """Rates of each loader, round by round and by turns."""
     workers = 2 if row.dry else min(16, usable_cpus())
-    common: dict[str, Any] = {"batch_size": form.batch, "num_workers": workers, "shuffle": True, "drop_last": True}
+    common: dict[str, Any] = {"batch_size": _batch(row), "num_workers": workers, "shuffle": True, "drop_last": True}
     kinds: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "fastdata": DataLoader}
     optimizer = torch.optim.SGD(form.model.parameters(), lr=0.01)
     rates: dict[str, list[float]] = {name: [] for name in kinds}
@@ -153,6 +149,7 @@ def _compared(row: Row, form: _Form) -> dict[str, Any]:
             loader = kind(form.samples, pin_memory=not row.dry, **common)
             rate, batch = _rate(row, form, optimizer, loader, 0 if row.dry else 2 * workers)
             rates[name].append(rate)
+            print(name, round(rate), flush=True)  # into the row's log
     alone, _ = _rate(row, form, optimizer, [batch] * (4 if row.dry else 1_000), 2)
     return {**{name: [round(each) for each in found] for name, found in rates.items()}, "no loading": round(alone)}
 
@@ -174,7 +171,7 @@ def _rate(row: Row, form: _Form, optimizer: Any, loader: Any, skipped: int) -> t
         if number > skipped and time.perf_counter() - began > MEASURED_S:
             break
     row.wait()
-    return form.images * form.batch * counted / (time.perf_counter() - began), batch
+    return form.images * _batch(row) * counted / (time.perf_counter() - began), batch
 
 
 def _resnet(row: Row) -> nn.Module:
@@ -193,5 +190,5 @@ def _size(row: Row) -> int:
     return 32 if row.dry else 224
 
 
-def _batch(row: Row, size: int) -> int:
-    return 8 if row.dry else size
+def _batch(row: Row) -> int:
+    return 8 if row.dry else BATCH

@@ -45,8 +45,8 @@ FORMS: dict[str, Callable[[Image.Image, int], Any]] = {
     "a dictionary": lambda image, label: {"image": VALIDATE(image), "label": label, "name": str(label)},
     "two views": lambda image, label: [TRAIN(image), TRAIN(image), label],
     "a named tuple": lambda image, label: Sample(VALIDATE(image), label),
-    "an image and its mask": lambda image, label: (VALIDATE(image), np.asarray(image.convert("L").resize((24, 24)))),
-    "pixels": lambda image, label: np.asarray(image.resize((24, 20))),
+    "an image and its mask": lambda image, label: (VALIDATE(image), np.array(image.convert("L").resize((24, 24)))),
+    "pixels": lambda image, label: np.array(image.resize((24, 20))),
 }
 
 
@@ -75,7 +75,7 @@ ON_THE_DEVICE: dict[str, Callable[[Image.Image], Any]] = {
     "normalised there": lambda image: v2.functional.normalize(TO_TENSOR(image).cuda(), MEAN, STD),
     "resized there": lambda image: v2.functional.resize(TO_TENSOR(image).cuda(), [12, 14]),
     "pinned": lambda image: TO_TENSOR(image).pin_memory(),
-    "on the device at once": lambda image: torch.as_tensor(np.asarray(image.resize((24, 20))), device="cuda"),
+    "on the device at once": lambda image: torch.as_tensor(np.array(image.resize((24, 20))), device="cuda"),
     "added to what is there": lambda image: torch.ones(3, 20, 24, device="cuda").add_(TO_TENSOR(image).cuda()),
     "a number from there": lambda image: TO_TENSOR(image) * torch.tensor(2.0, device="cuda").item(),
 }
@@ -140,11 +140,11 @@ def test_collate_functions_that_use_the_device(table: Path, name: str) -> None:
         check(map(opened, ours), map(opened, theirs))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_where_tensors_are_made_on_the_device_by_default(table: Path, workers: int) -> None:
+def test_where_tensors_are_made_on_the_device_by_default(table: Path) -> None:
+    """In this process: a forked one cannot use the device, with torch's class, either."""
     dataset = Form(table, FORMS["a pair"])
     generator = torch.Generator("cuda")
-    options: dict[str, Any] = {"batch_size": 5, "num_workers": workers, "shuffle": True}
+    options: dict[str, Any] = {"batch_size": 5, "shuffle": True}
     torch.set_default_device("cuda")
     try:
         loaders = [kind(dataset, generator=generator, **options) for kind in (DataLoader, torch.utils.data.DataLoader)]
