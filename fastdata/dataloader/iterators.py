@@ -24,7 +24,7 @@ from fastdata.errors import DatasetError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion
 from fastdata.lazy.fetch import SampleFetcher
-from fastdata.lazy.find import FusedTransforms
+from fastdata.lazy.places import FusedTransforms
 from fastdata.lazy.stream_fetch import StreamFetcher
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState

@@ -24,7 +24,8 @@ from fastdata.errors import PipelineError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion, FetchedBatch
 from fastdata.lazy.fetch import REPORTED, SampleFetcher
-from fastdata.lazy.find import FusedTransforms, copy_with_fused_transforms, find_transforms
+from fastdata.lazy.find import copy_with_fused_transforms, find_transforms
+from fastdata.lazy.places import FusedTransforms
 from fastdata.lazy.stream_fetch import StreamFetcher
 from fastdata.loaders import create_backend
 from fastdata.patches.random_functions import redirect_draws

@@ -2,9 +2,9 @@
 
 How one sample travels, if its dataset's code is the user's (dataloader/routes.py decides that, by rule):
 
-1. Before a batch is made, `find.py` searches the dataset for transforms that are known, and puts a fused transform in
-   the place of each (`fused_transform.py`).  In a worker process that is its own copy of the dataset, for good; in the
-   training process it is the user's, and only while a batch is made.
+1. Before a batch is made, `find.py` searches the dataset, and what its code names, for transforms that are known, and
+   `places.py` puts a fused transform in the place of each (`fused_transform.py`): in a worker process for good, in the
+   training process only while a batch is made.
 2. `fetch.py` makes the samples of the batch, as torch's fetcher does: the user's `__getitem__` runs where torch would
    run it, with the same worker information, seeds and generators.  `sample_context.py` knows, for this thread, which
    sample is being made and what has become of its images.

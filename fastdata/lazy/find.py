@@ -1,31 +1,33 @@
 """Finds the transforms inside a dataset, and puts fused ones in their places.
 
-Searched are the dataset's attributes, those of datasets that it wraps and of the user's own transform objects, and
-lists, tuples and dictionaries of them.
+Searched are the dataset's attributes, those of datasets that it wraps and of the user's own transform objects, lists,
+tuples and dictionaries of them, and what the code of the user's functions and methods names: global variables,
+variables of the functions around them, attributes of their classes.
 
-Fused transforms are put into the objects themselves where those are the loader's own, in a worker process, or only
-while a batch is made, in the training process; outside of a sample a fused transform does what its transform does.
-Decode threads, in which samples are made all the time, get copies of the objects on the way to a transform.
+Fused transforms are put into the places themselves: in a worker process for good, in the training process only while a
+batch is made.  Outside of a sample a fused transform does what its transform does, and in another thread, whose loader
+has found the same transform, what that loader's would do.  Decode threads, in which samples are made all the time, get
+copies of the objects on the way to a transform.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import sys
+from contextlib import suppress
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch.utils.data import Subset
 
-from fastdata.lazy.fused_transform import FusedTransform, fused_transform, plan_of
+from fastdata.lazy.fused_transform import FusedTransform, fused_transform, original_of, plan_of
+from fastdata.lazy.places import FusedTransforms, Place
 from fastdata.lazy.pure_code import only_calls_known_transforms
-from fastdata.lazy.sample_context import context
 from fastdata.sources.recognise import is_concatenation
 from fastdata.transforms.known import holds_only_known, is_known_transform
 from fastdata.views.plan import Plan
 
 __all__ = [
-    "FusedTransforms",
     "copy_with_fused_transforms",
     "find_transforms",
     "is_safe_in_threads",
@@ -34,63 +36,14 @@ __all__ = [
 
 _DEEPEST = 6  # objects inside of each other
 _MOST_ITEMS = 64  # longest list that may hold transforms; longer ones are lists of samples
+_MOST_OBJECTS = 10_000  # looked at for one dataset, in some 20 ms
 # Libraries whose objects hold no transforms, and may be large.
 _FOREIGN = ("torch", "numpy", "pandas", "pyarrow", "PIL", "builtins", "collections", "io", "pathlib", "h5py", "lmdb")
+# Libraries whose functions use no transforms of the user's by name.
+_LIBRARIES = {*_FOREIGN, "torchvision", "timm", "albumentations", "kornia", "cv2", "skimage", "sklearn", "matplotlib"}
+_LIBRARIES |= {"datasets", "transformers", "accelerate", "lightning", "pytorch_lightning", "webdataset", "fastdata"}
 _OF_IMAGES = ("torchvision.transforms.", "timm.data.", "albumentations.", "fastdata.transforms", "kornia.augmentation")
 _SAFE = ("torchvision.datasets.", "fastdata.image_folder", "fastdata.shards.")  # datasets that several threads may read
-
-
-@dataclass(frozen=True)
-class _Swap:
-    """A place that holds a transform, or a tuple with one: attributes of an object, a dictionary or a list."""
-
-    holder: Any
-    key: Any
-    original: Any
-    ours: Any
-
-
-@dataclass(frozen=True)
-class FusedTransforms:
-    """The transforms of a dataset that can be fused.
-
-    Attributes:
-        plans: the compiled plan of each, by its place, like "transform" or "dataset.transform".
-        parts: places of transforms that are steps of a longer transform, which cannot be fused as a whole.
-        swaps: the places, each with its original and its fused transform.
-        several_views: an image may be given to more than one of them, or several times to one.
-    """
-
-    plans: dict[str, Plan]
-    parts: set[str]
-    swaps: list[_Swap]
-    several_views: bool = False
-
-    def install(self) -> None:
-        """Puts the fused transforms in all places that still hold the original ones."""
-        context.several_views = self.several_views
-        for swap in self.swaps:
-            _exchange(swap, swap.original, swap.ours)
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Installs the fused transforms within a `with` block; transforms set by other code meanwhile stay."""
-        before = context.several_views
-        self.install()
-        try:
-            yield
-        finally:
-            context.several_views = before
-            for swap in self.swaps:
-                _exchange(swap, swap.ours, swap.original)
-
-
-def _exchange(swap: _Swap, old: Any, new: Any) -> None:
-    try:
-        if swap.holder[swap.key] is old:
-            swap.holder[swap.key] = new
-    except (KeyError, IndexError):  # somebody has removed it
-        pass
 
 
 def find_transforms(dataset: Any, *, follow: bool = False) -> FusedTransforms:
@@ -103,7 +56,7 @@ def find_transforms(dataset: Any, *, follow: bool = False) -> FusedTransforms:
     search = _Search(per_thread=False, copies=False, follow=follow)
     search.replaced(dataset, "", 0)
     several_views = len(search.plans) > 1 or search.in_callable
-    return FusedTransforms(search.plans, search.parts, search.swaps, several_views)
+    return FusedTransforms(search.plans, search.parts, search.swaps, several_views, search.fused)
 
 
 def copy_with_fused_transforms(dataset: Any) -> Any:
@@ -146,12 +99,14 @@ class _Search:
         self._per_thread, self._copies, self._follow = per_thread, copies, follow
         self._done: dict[int, Any] = {}  # result for each object, so that one object stays one
         self._kept: list[Any] = []  # so that no other object gets the id of one that was looked at
+        self._classes: set[int] = set()  # those whose attributes and methods were looked at
         self._in_transform = 0  # how many of a library's transforms the search has gone into
         self._in_users_callable = 0  # and of callable objects of the user's, which may call a transform several times
         self.in_callable = False  # a transform was found in one of them
         self.plans: dict[str, Plan] = {}
         self.parts: set[str] = set()
-        self.swaps: list[_Swap] = []
+        self.swaps: list[Place] = []
+        self.fused: dict[int, FusedTransform] = {}
         self.has_image_transforms = False
 
     def replaced(self, value: Any, place: str, depth: int) -> Any:
@@ -165,21 +120,29 @@ class _Search:
         return result
 
     def _replaced(self, value: Any, place: str, depth: int) -> Any:
-        if depth > _DEEPEST or issubclass(type(value), FusedTransform) or isinstance(value, type):
+        if depth > _DEEPEST or len(self._kept) > _MOST_OBJECTS or isinstance(value, type):
             return value
         if type(value) in (list, tuple, dict):
             return self._container(value, place, depth)
+        if isinstance(value, FunctionType | MethodType | partial):
+            self._in_users_callable += 1
+            self._function(value, place, depth)
+            self._in_users_callable -= 1
+            return value
         if not isinstance(getattr(value, "__dict__", None), dict):
             return value
         self.has_image_transforms |= type(value).__module__.startswith(_OF_IMAGES)
         if callable(value) and is_known_transform(value):
             plan = plan_of(value, follow=self._follow)
             if plan is not None:
-                self.plans[place or type(value).__name__] = plan
+                place = place or type(value).__name__
+                place = f"{place} ({len(self.plans)})" if place in self.plans else place
+                self.plans[place] = plan
                 self.in_callable |= self._in_users_callable > 0
                 if self._in_transform:
                     self.parts.add(place)
-                return fused_transform(value, per_thread=self._per_thread, follow=self._follow)
+                self.fused[id(value)] = fused_transform(value, per_thread=self._per_thread, follow=self._follow)
+                return self.fused[id(value)]
             self._in_transform += 1
             try:
                 return self._object(value, place, depth)
@@ -187,17 +150,19 @@ class _Search:
                 self._in_transform -= 1
         if not _may_hold_transforms(value):
             return value
-        is_callable = callable(value) and not hasattr(type(value), "__getitem__")
-        self._in_users_callable += is_callable
+        is_called = not hasattr(type(value), "__getitem__")
+        self._in_users_callable += is_called
         try:
             return self._object(value, place, depth)
         finally:
-            self._in_users_callable -= is_callable
+            self._in_users_callable -= is_called
 
     def _container(self, value: Any, place: str, depth: int) -> Any:
         if len(value) > _MOST_ITEMS:
             return value
-        pairs = list(value.items() if isinstance(value, dict) else enumerate(value))
+        pairs = [
+            (key, original_of(each)) for key, each in (value.items() if isinstance(value, dict) else enumerate(value))
+        ]
         new = {key: self.replaced(each, f"{place}[{key!r}]", depth + 1) for key, each in pairs}
         changed = {key for key, each in pairs if new[key] is not each}
         if not changed:
@@ -205,18 +170,22 @@ class _Search:
         if isinstance(value, tuple):
             return tuple(new.values())
         if not self._copies:
-            self.swaps += [_Swap(value, key, value[key], new[key]) for key in changed]
+            self.swaps += [Place(value, key, each, new[key]) for key, each in pairs if key in changed]
             return value
         return new if isinstance(value, dict) else list(new.values())
 
     def _object(self, value: Any, place: str, depth: int) -> Any:
         attributes, new = vars(value), {}
         for name, each in list(attributes.items()):
-            other = self.replaced(each, f"{place}.{name}" if place else name, depth + 1)
-            if other is not each:
+            if not self._copies:
+                self._swapped(attributes, name, each, place, depth)
+            elif (
+                other := self.replaced(original_of(each), f"{place}.{name}" if place else name, depth + 1)
+            ) is not each:
                 new[name] = other
         if not self._copies:
-            self.swaps += [_Swap(attributes, name, attributes[name], other) for name, other in new.items()]
+            for cls in filter(_is_users, type(value).__mro__):
+                self._class(cls, place, depth)
             return value
         if not new or hasattr(type(value), "__del__"):  # a copy would release what the original holds
             return value
@@ -227,12 +196,74 @@ class _Search:
             return value
         return copied
 
+    def _class(self, cls: type, place: str, depth: int) -> None:
+        """Searches the attributes of a user's class, and what the code of its methods names."""
+        if id(cls) in self._classes:
+            return
+        self._classes.add(id(cls))
+        for name, each in list(vars(cls).items()):
+            function = each.__func__ if isinstance(each, staticmethod | classmethod) else each
+            if isinstance(function, FunctionType):
+                self._function(function, place, depth)
+            elif not name.startswith("__"):
+                self._swapped(cls, name, each, place, depth)
+
+    def _function(self, function: Any, place: str, depth: int) -> None:
+        """Searches what the code of a user's function names, and what a bound method or a partial function holds."""
+        if self._copies or depth > _DEEPEST:
+            return
+        if isinstance(function, partial):
+            self.replaced(function.func, place, depth + 1)
+            self._container(function.keywords, place, depth + 1)
+            return
+        if isinstance(function, MethodType):
+            if not is_known_transform(function.__self__):
+                self.replaced(function.__self__, place, depth + 1)
+            function = function.__func__
+        if not isinstance(function, FunctionType) or not _is_users(function):
+            return
+        inside = function.__name__ if function.__name__.isidentifier() else place
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # not bound yet
+                self._swapped(cell, name, cell.cell_contents, inside, depth)
+        names = _names(function.__code__)
+        variables = function.__globals__
+        for name in sorted(names & variables.keys()):
+            each = variables[name]
+            if isinstance(each, ModuleType) and _is_users(each):
+                for of_module in sorted(names & vars(each).keys()):
+                    self._swapped(vars(each), of_module, vars(each)[of_module], name, depth)
+            else:
+                self._swapped(variables, name, each, "", depth)
+
+    def _swapped(self, holder: Any, key: str, value: Any, place: str, depth: int) -> None:
+        """Searches the value in a place, and notes the place if it holds a transform."""
+        value = original_of(value)
+        other = self.replaced(value, f"{place}.{key}" if place else key, depth + 1)
+        if other is not value:
+            self.swaps.append(Place(holder, key, value, other))
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names in a function's code, and in that of the functions and comprehensions inside it."""
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _is_users(part: Any) -> bool:
+    """True for functions, classes and modules of the user's."""
+    if isinstance(part, FunctionType):
+        module = str(part.__globals__.get("__name__", ""))
+    else:
+        module = part.__name__ if isinstance(part, ModuleType) else str(part.__module__)
+    library = module.partition(".")[0]
+    return library == "__main__" or not (library in _LIBRARIES or library in sys.stdlib_module_names)
+
 
 def _may_hold_transforms(value: Any) -> bool:
-    """True for datasets, and for callable objects of the user's."""
+    """True for datasets, and for objects of the user's."""
     cls = type(value)
-    is_part = hasattr(cls, "__getitem__") or callable(value)
+    is_part = hasattr(cls, "__getitem__") or callable(value) or _is_users(cls)
     library = cls.__module__.partition(".")[0]
     is_ours_to_search = library not in _FOREIGN or cls.__module__.startswith("torch.utils.data.")
-    is_function = hasattr(value, "__code__") or hasattr(value, "__func__")
-    return is_part and is_ours_to_search and not is_function
+    return is_part and is_ours_to_search

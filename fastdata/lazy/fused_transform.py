@@ -20,7 +20,7 @@ from fastdata.transforms.compile import compile_steps, flatten
 from fastdata.transforms.settings import TransformSnapshot
 from fastdata.views.plan import Plan
 
-__all__ = ["FusedTransform", "fused_transform", "plan_of"]
+__all__ = ["FusedTransform", "fused_transform", "original_of", "plan_of"]
 
 _OWN = ("_fastdata", "_made")  # attributes of the fused transform itself; all others are its original's
 # Special methods, which Python looks for in the class: forwarded where the transform's class has them.
@@ -58,6 +58,11 @@ def fused_transform(transform: Callable[..., Any], *, per_thread: bool, follow: 
     """
     cls: type = type(transform)
     return _class_for(cls)(transform, per_thread=per_thread, follow=follow)
+
+
+def original_of(value: Any) -> Any:
+    """The transform behind a fused one, which another loader may have put there; any other value as it is."""
+    return value._fastdata[0] if issubclass(type(value), FusedTransform) else value
 
 
 class FusedTransform:
@@ -129,6 +134,9 @@ class FusedTransform:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the transform's result; a pending tensor if the image is still encoded and a tensor is wanted."""
         transform = self._fastdata[0]
+        own = context.fused_transforms.get(id(transform), self)
+        if own is not self:  # put here by another thread, for its loader
+            return own(*args, **kwargs)
         snapshot, fused = self._made
         if not snapshot.is_current():
             snapshot, fused = made = _compiled(*self._fastdata)

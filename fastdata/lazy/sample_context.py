@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,6 +107,7 @@ class SampleContext(threading.local):
         leaves_encoded: images that are opened may stay encoded; see `opens_encoded`.
         decodes_at_once: tensors of images are decoded when they are made.
         several_views: several views of an image may be decoded.
+        fused_transforms: those of the loader that makes the batch, by the `id` of their originals.
         repeats_views: code in this thread has asked for the pixels of one view several times; from then on each image
             keeps a copy of those that were asked for last.
         fuses_draws: random transforms are fused; if False, they draw by themselves.
@@ -122,6 +123,7 @@ class SampleContext(threading.local):
         self.sources: list[Any] | None = None
         self.notes = self._nobodys = Notes()
         self.has_left_some = self.leaves_encoded = self.decodes_at_once = self.several_views = False
+        self.fused_transforms: Mapping[int, Any] = {}
         self.repeats_views = False
         self.fuses_draws, self.repeats_draws = True, False
         self._transforms = 0  # fused transforms that the sample has had
