@@ -14,12 +14,13 @@ FOLDER/CLASS/IMAGE, repeated to about 1,200 samples, in these forms:
 - "preset": the same with a class around the transforms;
 - "two views": two random crops of each image, per view;
 - "worker_init_fn": as Lightning and timm set it up, with a function that the loader does not know;
-- "closure": the transform is inside a function, where it cannot be found;
+- "closure": the transform is a variable of the function around the one that is called;
 - "with_transform": a dataset of Hugging Face's with a function that prepares its rows; and, as in the examples of
   transformers and diffusers, "masked images" (crops of 192 pixels and a random mask), "text to image" (a resize to 512
   and a random crop) and "image processor" (ViT's, which resizes the whole image);
 - "torchvision.io" and "torchcodec": their decode_image, and transforms of v2 on the tensor;
-- "not accelerated": the dataset opens files in a way of its own and its transform is a function, so nothing is gained.
+- "not accelerated": the dataset opens files in a way of its own, and its transform is an argument of functools.partial,
+  where it cannot be found, so nothing is gained.
 """
 
 from __future__ import annotations
@@ -188,6 +189,11 @@ class DecodesItself(Table):
         return self.transform(JpegImageFile(path).convert("RGB")), label
 
 
+def called(transform: Callable[[Any], Any], image: Any) -> Any:
+    """Calls a transform."""
+    return transform(image)
+
+
 def worker_init(worker: int) -> None:
     """What a framework does in each worker process."""
     torch.manual_seed(torch.initial_seed() + worker)
@@ -205,7 +211,7 @@ FORMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "image processor": (image_processor, {}),
     "torchvision.io": (partial(Documented, by_torchvision), {}),
     "torchcodec": (of_torchcodec, {}),
-    "not accelerated": (lambda samples, transform: DecodesItself(samples, lambda image: transform(image)), {}),
+    "not accelerated": (lambda samples, transform: DecodesItself(samples, partial(called, transform)), {}),
 }
 
 
