@@ -71,6 +71,8 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     _seen: View | None = None  # None once it has pixels
     _opened: Image | None = None  # Pillow's own image, opened when it is first needed
     _info: dict[Any, Any] | None = None
+    _is_used = False  # Pillow would have loaded it
+    _is_verified = False  # before it was used: Pillow has closed its file then
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         """The source and view still to be decoded; None if the mode is not RGB or the image has been decoded."""
         if self._seen is None or self._source.pixels is not None or self.mode != "RGB":
             return None
-        self._source.ask()
+        self._use()
         return self._source, self._seen
 
     def pending_through(self, view: View) -> tuple[EncodedSource, View] | None:
@@ -137,7 +139,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         if seen is None or self._source.pixels is not None or self.mode != "RGB" or seen != View.whole(*self._size):
             return None
         context.notes.converted -= 1
-        self._source.ask()
+        self._use()
         return self._source, view
 
     @property
@@ -168,7 +170,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
 
     def convert(self, mode: str | None = None, *arguments: Any, **options: Any) -> Image:
         """See PIL.Image.Image.convert; to RGB nothing is decoded yet."""
-        self._source.ask()
+        self._use()
         if self._seen is None or mode != "RGB" or arguments or options:
             if mode not in (None, "RGB") and self._seen is not None and not self._seen.is_resized:
                 context.notes.converted += 1
@@ -225,15 +227,20 @@ class EncodedImage(Image, metaclass=_StandsForImage):
             seen = seen.cropped((-left, -top, width + right, height + bottom), colour)
         if seen is None:
             return None
-        self._source.ask()
+        self._use()
         return EncodedImage(self._source, seen, "RGB", info={})
 
     def load(self) -> Any:
         """See PIL.Image.Image.load; decodes at the first access to a pixel, as many call it only to close the file."""
-        self._source.ask()
+        self._use()
         if self._seen is None or self.format == "PNG":  # PNG: many call load() to verify its checksums
             return super().load()
         return _PixelsOnDemand(self)
+
+    def seek(self, frame: int) -> None:
+        """See PIL.Image.Image.seek, which looks at pixels."""
+        if frame or self._seen is None:
+            super().seek(frame)
 
     def close(self) -> None:
         """See PIL.Image.Image.close."""
@@ -241,8 +248,15 @@ class EncodedImage(Image, metaclass=_StandsForImage):
             self._seen = None
         super().close()
 
-    def _again(self, seen: View, mode: str = "RGB") -> EncodedImage:
+    def _use(self) -> None:
+        """Notes a use for which Pillow loads the image; raises what it raises if the file can no longer be read."""
         self._source.ask()
+        if self._is_verified:
+            self._as_opened().load()
+        self._is_used = True
+
+    def _again(self, seen: View, mode: str = "RGB") -> EncodedImage:
+        self._use()
         return EncodedImage(self._source, seen, mode, info=None if self._info is None else self._info.copy())
 
     # ---- what is Pillow's
@@ -256,7 +270,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
 
     def draft(self, mode: str | None, size: tuple[int, int] | None) -> Any:
         """See PIL.Image.Image.draft; a drafted file is decoded immediately and is a plain image from then on."""
-        if not self._is_file or self._seen is None:
+        if not self._is_file or self._is_used or self._seen is None:  # Pillow drafts nothing that is loaded
             return super().draft(mode, size)
         opened = self._as_opened()
         drafted = opened.draft(mode, size)
@@ -268,9 +282,12 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         return drafted
 
     def verify(self) -> None:
-        """See PIL.Image.Image.verify."""
-        self._as_opened().verify()
-        self._opened = None
+        """See PIL.Image.Image.verify; an image that has not been loaded before it cannot be used after it."""
+        opened = self._as_opened()
+        if self._is_used:
+            opened.load()
+        opened.verify()
+        self._opened, self._is_verified = (None, False) if self._is_used else (opened, True)
 
     def __getattr__(self, name: str) -> Any:
         """Gets attributes that only Pillow's image of a file has, like `quantization`."""
@@ -309,7 +326,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     def _decoded(self) -> Pixels:
         """Decodes the view and returns RGB pixels (height, width, 3), in new memory."""
         assert self._seen is not None
-        self._source.ask()
+        self._use()
         context.notes.touched += 1
         return decode_source(self._source, self._seen)
 
@@ -318,7 +335,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
             if self.mode == "RGB":
                 decoded = PIL.Image.fromarray(self._decoded())
             else:
-                self._source.ask()
+                self._use()
                 decoded = self._as_opened()
                 decoded.load()
             self._set_pixels(getattr(decoded, _PIXELS))

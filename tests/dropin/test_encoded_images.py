@@ -562,3 +562,59 @@ def test_a_library_that_wraps_open_while_it_is_replaced_ends_in_no_recursion(mon
         with opening_encoded():
             assert Image.open(io.BytesIO(images.jpeg(9, 9))).size == (9, 9)
     assert Image.open(io.BytesIO(images.jpeg(9, 9))).size == (9, 9)
+
+
+BEFORE: dict[str, Callable[[Image.Image], Any]] = {
+    "nothing": lambda image: None,
+    "size": lambda image: (image.size, image.info, image.tell()),
+    "seek": lambda image: image.seek(0),
+    "load": lambda image: image.load(),
+    "asarray": np.asarray,
+    "to_tensor": F.to_tensor,
+    "convert": lambda image: image.convert("RGB"),
+    "convert to L": lambda image: image.convert("L"),
+    "copy": lambda image: image.copy(),
+    "crop": lambda image: image.crop((0, 0, 9, 9)),
+    "resize": lambda image: image.resize((20, 20)),
+    "transpose": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    "rotate": lambda image: image.rotate(5),
+    "getpixel": lambda image: image.getpixel((1, 1)),
+    "a fit": lambda image: ImageOps.fit(image, (20, 20)),
+    "draft": lambda image: image.draft("RGB", (60, 50)),
+    "thumbnail": lambda image: image.thumbnail((60, 50)),
+    "verify": lambda image: image.verify(),
+    "load, verify": lambda image: (image.load(), image.verify()),
+}
+BEHIND: dict[str, Callable[[Image.Image], Any]] = {
+    "nothing": lambda image: None,
+    "thumbnail": lambda image: image.thumbnail((30, 25)),
+    "draft": lambda image: image.draft("RGB", (30, 25)),
+    "draft of L": lambda image: image.draft("L", (30, 25)),
+    "copy": lambda image: image.copy(),
+    "verify": lambda image: image.verify(),
+}
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "grey JPEG"])
+def test_what_depends_on_whether_an_image_was_loaded_is_pillows(kind: str, behind: str) -> None:
+    """A loaded JPEG is not drafted any more, which thumbnail() asks for, and a verified file cannot be read."""
+    data = io.BytesIO()
+    image = Image.open(io.BytesIO(images.jpeg(240, 200, seed=1)))
+    (image.convert("L") if kind == "grey JPEG" else image).save(data, kind.split()[-1])
+
+    def used(before: str) -> Any:
+        image = Image.open(io.BytesIO(data.getvalue()))
+        try:
+            BEFORE[before](image)
+            BEHIND[behind](image)
+            return image.size, image.mode, np.asarray(image.convert("RGB")).tobytes()
+        except (AssertionError, RuntimeError, ValueError, AttributeError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    for before in BEFORE:
+        if (before, behind) == ("draft", "verify"):
+            continue  # a drafted image is a plain one, which can be used
+        expected = used(before)
+        with opening_encoded():
+            assert used(before) == expected, before
