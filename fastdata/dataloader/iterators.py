@@ -15,7 +15,14 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
-from fastdata.dataloader.map_style import Orders, Samples, map_style, opening_encoded, stream
+from fastdata.dataloader.map_style import (
+    Orders,
+    Samples,
+    map_style,
+    opening_encoded,
+    stream,
+    transforms_of_stream,
+)
 from fastdata.dataloader.record import EpochRecord, keeps_state, pass_over, same_state
 from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.dataloader.worker_memory import ShareBlocks
@@ -23,7 +30,6 @@ from fastdata.dataloader.worker_states import KeepStates, LoaderView, WorkerStat
 from fastdata.errors import DatasetError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion
-from fastdata.lazy.fetch import SampleFetcher
 from fastdata.lazy.places import FusedTransforms
 from fastdata.lazy.stream_fetch import StreamFetcher
 from fastdata.order.random_states import GlobalStates
@@ -300,15 +306,19 @@ class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessData
     _streams = False  # images of an iterable dataset may stay encoded up to their tensors
 
     def __init__(self, loader: Any, record: EpochRecord, samples: Samples) -> None:
-        super().__init__(loader, record, samples)
+        self._streams = samples.defers and isinstance(loader.dataset, IterableDataset)
+        self._fused_transforms = FusedTransforms({}, set(), [])
+        if self._streams and opening_encoded() is not None:
+            self._fused_transforms = transforms_of_stream(loader.dataset)
+        with self._fused_transforms.installed():  # a stream may keep them in variables from its beginning
+            super().__init__(loader, record, samples)
         self._completion: Completion | None = None
-        nothing = FusedTransforms({}, set(), [])
-        self._fused_transforms = samples.find_transforms(self._dataset) if samples.fused else nothing
+        if samples.fused:
+            self._fused_transforms = samples.find_transforms(self._dataset)
         self._defers = record.batches is not None and samples.defers
         if self._defers and opening_encoded() is not None:
             parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last
-            self._dataset_fetcher = SampleFetcher(*parts, on_error=samples.on_error)
-        self._streams = samples.defers and isinstance(loader.dataset, IterableDataset)
+            self._dataset_fetcher = samples.fetcher(*parts)
         if self._streams and opening_encoded() is not None:
             self._dataset_fetcher = StreamFetcher(self._dataset_fetcher)
         iterator = getattr(self._dataset_fetcher, "dataset_iter", None)

@@ -95,6 +95,12 @@ class Samples:
         return self.arguments.on_error if self.defers else "raise"
 
     @property
+    def fetcher(self) -> Callable[..., SampleFetcher]:
+        """Makes the fetcher of an epoch of torch's four arguments."""
+        happened = self.findings.happened
+        return partial(SampleFetcher, on_error=self.on_error, for_pillow=happened.converted > 0 and not happened.gains)
+
+    @property
     def needs_orders(self) -> bool:
         """True if the dataset's code is to be told seed and epoch of what it makes."""
         return self.fused or self.on_error == "replace"
@@ -162,8 +168,7 @@ def map_style(loader: Any, orders: Any, samples: Samples) -> LoaderView:
     if not samples.defers:
         return LoaderView(loader, _index_sampler=orders)
     opening_encoded()  # imported here once, not in every worker process that is forked
-    fetcher = partial(SampleFetcher, on_error=samples.on_error)
-    begin = _BeginWorker(loader.worker_init_fn, fetcher, samples.find_transforms if samples.fused else None)
+    begin = _BeginWorker(loader.worker_init_fn, samples.fetcher, samples.find_transforms if samples.fused else None)
     return LoaderView(loader, _index_sampler=orders, worker_init_fn=begin)
 
 
@@ -171,6 +176,11 @@ def stream(loader: Any) -> LoaderView:
     """A loader of an iterable dataset as torch's iterators read it."""
     opening_encoded()  # imported here once, not in every worker process that is forked
     return LoaderView(loader, worker_init_fn=_BeginStream(loader.worker_init_fn))
+
+
+def transforms_of_stream(dataset: Any) -> FusedTransforms:
+    """The transforms of an iterable dataset that can be fused; they draw from the global generators."""
+    return find_transforms(dataset, follow=True)
 
 
 class _BeginStream:
@@ -182,6 +192,9 @@ class _BeginStream:
     def __call__(self, worker: int) -> None:
         if (opening := opening_encoded()) is not None:
             opening.open_encoded_from_now_on(0.0)  # no path is kept: a stream's files may be temporary
+            info = get_worker_info()
+            assert info is not None
+            transforms_of_stream(info.dataset).install()  # before the stream begins, which may keep them in variables
             replace_fetcher("_IterableDatasetFetcher", lambda torchs: lambda *parts: StreamFetcher(torchs(*parts)))
         if self._own is not None:
             self._own(worker)

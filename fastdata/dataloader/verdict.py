@@ -140,7 +140,8 @@ def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened)
     some = plain or touches or route.fused_parts or any(plan.unfused for plan in steps)
     rest = f"; some calls were left to the transform: {plain}" if plain else ""
     rest += "; your code works on pixels itself, too" if touches else ""
-    reason = f"{decoded}, with the dataset's own transforms ({shares or 'conversions to tensors'}){rest}"
+    known = "their known steps" if isinstance(loader.dataset, IterableDataset) else "conversions to tensors"
+    reason = f"{decoded}, with the dataset's own transforms ({shares or known}){rest}"
     return Verdict("partly accelerated" if some else "accelerated", reason)
 
 

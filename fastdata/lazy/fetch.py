@@ -39,13 +39,10 @@ from fastdata.views.philox import Key
 from fastdata.views.streams import Stream, seeds
 from fastdata.views.view import View
 
-__all__ = [
-    "REPORTED",
-    "SampleFetcher",
-    "counts_as_image_error",
-]
+__all__ = ["REPORTED", "SampleFetcher", "counts_as_image_error"]
 
 _TRIED = 4  # samples one after the other, after which images are left to Pillow if it is asked for all of them
+_TRIED_AGAIN = 16  # batches from one to the next whose first sample shows whether that is still so
 REPORTED = 3  # batches per fetcher that are reported although nothing in them is decoded natively
 _STATES_KEPT = 64  # batches whose random states are kept until they are completed
 
@@ -60,6 +57,7 @@ class SampleFetcher(_MapDatasetFetcher):
         drop_last: torch's argument of that name.
         on_error: treatment of samples whose image cannot be opened or decoded.
         seeded: seed the random generators for each sample, for datasets that run in threads of one process.
+        for_pillow: Pillow alone was asked for the images of an earlier epoch.
     """
 
     def __init__(
@@ -71,11 +69,14 @@ class SampleFetcher(_MapDatasetFetcher):
         *,
         on_error: OnError = "raise",
         seeded: bool = False,
+        for_pillow: bool = False,
     ) -> None:
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
         self._on_error, self._seeded = on_error, seeded
         self._fetched, self._defers, self._fuses_draws = 0, False, True
-        self._for_pillow = 0  # the latest samples, one after the other, for whose images Pillow alone was asked
+        self._for_pillow = (
+            _TRIED if for_pillow else 0
+        )  # the latest samples, one after the other, for whose images Pillow alone was asked
         self._numbers = itertools.count()  # for batches that come without a SampleOrder
         self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
@@ -162,8 +163,8 @@ class SampleFetcher(_MapDatasetFetcher):
         try:
             for index, occurrence in order.samples():
                 # Once Pillow was asked for several images in another mode, leaving them encoded gains nothing, and
-                # costs a little: only the first of a batch shows whether that is still so.
-                tries = not samples or self._for_pillow < _TRIED
+                # costs a second opening.
+                tries = self._for_pillow < _TRIED or (not samples and self._fetched % _TRIED_AGAIN == 0)
                 context.leaves_encoded = opens and tries
                 before = notes.encoded, notes.converted
                 samples.append(self.sample(index, occurrence, order.key))

@@ -88,7 +88,7 @@ class Fused:
         """Applies the known run to an RGB image of Pillow's."""
         context.notes.fused += len(self._plan.fused)
         plan = self._plan
-        if self._may_wait_with_pixels and not hasattr(image, "pending_through"):
+        if self._may_wait_with_pixels and not (hasattr(image, "pending_through") or context.decodes_at_once):
             pixels = np.asarray(pillow.apply_view(image, self._view(image.size, draw)[0]))
             source, whole = EncodedSource.of_pixels(pixels), View.whole(pixels.shape[1], pixels.shape[0])
             return pending(Undecoded(source, whole, self._levels, plan.tensor_class, channels_last=plan.channels_last))

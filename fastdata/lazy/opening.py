@@ -173,8 +173,7 @@ def _left_pending(image: Any, levels: Levels | None, *, channels_last: bool) -> 
     if (seen := image.pending_view) is None:
         return None
     context.notes.fused += 1
-    undecoded = Undecoded(*seen, levels, channels_last=channels_last)
-    return undecoded.decoded() if context.decodes_at_once else pending(undecoded)
+    return pending(Undecoded(*seen, levels, channels_last=channels_last))
 
 
 def _processing_pending(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -178,10 +178,15 @@ def real(tensor: Any) -> Any:
     return torch.empty(0, dtype=dtype).set_(memory, *place).as_subclass(type(tensor).users_class)
 
 
-def pending(undecoded: Undecoded) -> PendingImage:
-    """Makes the pending tensor (3, height, width) of an encoded image; its index defaults to the current sample's."""
+def pending(undecoded: Undecoded) -> torch.Tensor:
+    """Makes the pending tensor (3, height, width) of an encoded image; its index defaults to the current sample's.
+
+    In a stream, which cannot be asked again, it is decoded at once.
+    """
     if undecoded.index is None:
         undecoded.index = context.index
+    if context.decodes_at_once:
+        return undecoded.finished(undecoded.decoded())
     cls = PendingImage if undecoded.tensor_class is None else _standing_for(undecoded.tensor_class)
     made: PendingImage = _made(cls, undecoded)
     return made

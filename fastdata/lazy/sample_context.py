@@ -94,7 +94,7 @@ class SampleContext(threading.local):
     """State of the sample, and of the batch, that this thread is making.
 
     Attributes:
-        key: seed and epoch; None if no sample is being made for a loader.
+        key: seed and epoch; None if no sample is being made for a loader, and in streams.
         index: the sample's index, as the sampler gave it; None outside of a sample.
         occurrence: number of earlier occurrences of the index in the epoch.
         at_once: number of samples that are made in one call.
@@ -107,6 +107,7 @@ class SampleContext(threading.local):
         leaves_encoded: images that are opened may stay encoded; see `opens_encoded`.
         decodes_at_once: tensors of images are decoded when they are made.
         several_views: several views of an image may be decoded.
+        follows: a stream is read: fused transforms draw what their own code would draw, and need no key.
         fused_transforms: those of the loader that makes the batch, by the `id` of their originals.
         repeats_views: code in this thread has asked for the pixels of one view several times; from then on each image
             keeps a copy of those that were asked for last.
@@ -124,7 +125,7 @@ class SampleContext(threading.local):
         self.notes = self._nobodys = Notes()
         self.has_left_some = self.leaves_encoded = self.decodes_at_once = self.several_views = False
         self.fused_transforms: Mapping[int, Any] = {}
-        self.repeats_views = False
+        self.repeats_views = self.follows = False
         self.fuses_draws, self.repeats_draws = True, False
         self._transforms = 0  # fused transforms that the sample has had
         self._tokens: set[int] = set()  # numbers that its transforms have drawn
@@ -211,7 +212,7 @@ class SampleContext(threading.local):
             draws: the transform has a random step.
         """
         if self.key is None:
-            return None
+            return _OF_A_STREAM if self.follows and not draws else None
         if draws:
             if not self.fuses_draws or torch.initial_seed() != self._seed:
                 self.notes.plain.add("your code seeds torch's generator within a sample")
@@ -232,6 +233,7 @@ class SampleContext(threading.local):
         return os.fsdecode(opened) if isinstance(opened, str | bytes | os.PathLike) else ""
 
 
+_OF_A_STREAM = Draw(Key(seed=0, epoch=0), 0, 0)
 context = SampleContext()
 
 

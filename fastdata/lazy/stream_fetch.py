@@ -2,7 +2,7 @@
 
 A stream cannot be asked for a sample again, so nothing is left for later: an image is decoded, natively, where the
 stream's code makes a tensor of it, and only what its crops show.  Damage that only the decoder notices is raised there.
-Order, shards, buffers and all random numbers are the stream's own.
+Order, shards, buffers and all random numbers are the stream's own: its fused transforms draw what their own code would.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StreamFetcher:
     def fetch(self, index: Any) -> Any:
         """Returns the batch; in a ReportedBatch for the first ones in which images were opened."""
         notes = Notes()
-        with context.having(decodes_at_once=True), context.noting(notes):
+        with context.having(decodes_at_once=True, follows=True), context.noting(notes):
             batch = self._inner.fetch(index)
         self._fetched += 1
         if self._fetched > REPORTED or not (notes.opened or notes.decoded):

@@ -229,6 +229,66 @@ def test_webdatasets_pipelines(tars: Path, workers: int) -> None:
     assert sum(len(numbers) for _, numbers in ours[:-1]) == COUNT
 
 
+def brighter(image: Any) -> Any:
+    return image.point(lambda level: min(255, level + 9))
+
+
+CHAINS: dict[str, Any] = {
+    "colour": v1.Compose([v1.RandomResizedCrop(32), v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.ToTensor()]),
+    "grey now and then": v1.Compose([v1.RandomCrop(40, padding=4), v1.RandomGrayscale(0.5), v1.ToTensor()]),
+    "RandAugment": v2.Compose([v2.RandomResizedCrop(32), v2.RandAugment(), v2.ToImage(), v2.ToDtype(torch.float32)]),
+    "an own step": v1.Compose([v1.RandomResizedCrop(32), brighter, v1.RandomHorizontalFlip(), v1.ToTensor()]),
+    "two crops": v1.Compose([v1.CenterCrop(40), v1.Resize((24, 20)), v1.RandomRotation(20), v1.ToTensor()]),
+    "erasing": v1.Compose([v1.Resize((32, 32)), v1.ToTensor(), v1.RandomErasing(0.7)]),
+    "pixels": v1.Compose([v1.RandomResizedCrop(32), v1.RandomSolarize(100, 0.5), v1.PILToTensor()]),
+}
+
+
+class KeptInAVariable(Files):
+    """The transform is looked up once, when the stream begins."""
+
+    def __iter__(self) -> Iterator[Any]:
+        transform, paths = self.transform, self.paths[(torch.utils.data.get_worker_info() or Alone).id :: 2]
+
+        def made() -> Iterator[Any]:
+            for path in paths:
+                yield transform(Image.open(path).convert("RGB")), path.name
+
+        return made()
+
+
+class Alone:
+    id = 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [Files, KeptInAVariable])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_fused_transforms_of_streams_draw_torchs_numbers(
+    files: list[Path], chain: str, kind: type[Files], workers: int
+) -> None:
+    dataset = kind(files, CHAINS[chain])
+    ours = epoch(DataLoader, dataset, batch_size=4, num_workers=workers)
+    assert_same(ours, epoch(torch.utils.data.DataLoader, dataset, batch_size=4, num_workers=workers))
+
+
+@pytest.mark.parametrize("kind", [Files, KeptInAVariable])
+def test_what_is_fused_in_a_stream_is_not_done_by_torchvision(
+    files: list[Path], kind: type[Files], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    real = v1.functional.adjust_brightness
+    monkeypatch.setattr(v1.functional, "adjust_brightness", lambda *given: asked.append(given) or real(*given))
+    dataset = kind(files, v1.Compose([v1.RandomResizedCrop(32), v1.ColorJitter(0.4), v1.ToTensor()]))
+    list(torch.utils.data.DataLoader(dataset, 4))
+    assert len(asked) >= COUNT // 2
+    list(DataLoader(dataset, 4))  # a plan is compared with the library's code when it is made first
+    asked.clear()
+    list(DataLoader(dataset, 4))
+    assert not asked
+    assert type(dataset.transform) is v1.Compose
+
+
 def prepared(row: dict[str, Any]) -> dict[str, Any]:
     return {"pixels": TRAIN(row["image"].convert("RGB")), "number": row["number"]}
 
