@@ -101,3 +101,14 @@ def third_gpu_table(record: dict[str, Any]) -> str:
             f"{conditions}DALI {machine['DALI']}; {record['date']}.",
         ]
     )
+
+
+def own_code_table(record: dict[str, Any]) -> str:
+    """The Markdown table of datasets of one's own on a GPU, from gpu_own_code_h100.json."""
+    machine, results = record["machine"], record["results"]
+    lines = ["| images/s, each round | torch's loader | fastdata | no loading |", "|---|---:|---:|---:|"]
+    for form, found in results["images_per_s"].items():
+        cells = [", ".join(f"{rate:,}" for rate in found[kind]) for kind in ("torch", "fastdata")]
+        lines.append(f"| {form} | {' | '.join(cells)} | {found['no loading']:,} |")
+    conditions = f"{machine['gpu']}, {machine['cores']} cores; torch {machine['torch']}, Python {machine['python']}"
+    return "\n".join([*lines, "", f"{record['setup']}. {conditions}; {record['date']}."])

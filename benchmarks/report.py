@@ -319,6 +319,7 @@ TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("docs/performance.md", "gpu", "gpu_check.json", gpu_tables.gpu_table),
     ("docs/performance.md", "gpu again", "gpu_check_h200.json", gpu_tables.second_gpu_table),
     ("docs/performance.md", "gpu peers", "gpu_peers_h100.json", gpu_tables.third_gpu_table),
+    ("docs/performance.md", "gpu own code", "gpu_own_code_h100.json", gpu_tables.own_code_table),
     ("docs/performance.md", "training", "train.json", train_table),
     ("docs/performance.md", "ablation", "ablation.json", ablation_table),
     ("docs/reliability.md", "faults", "faults.json", faults_table),
