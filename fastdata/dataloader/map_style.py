@@ -317,6 +317,7 @@ class WorkerJobs:
         if iterator is None:
             raise StopIteration
         received, self._lost = iterator.received, False
+        iterator.ask_if_nothing_comes()
         try:
             data = self._receive(iterator)
         except StopIteration:

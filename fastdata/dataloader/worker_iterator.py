@@ -36,10 +36,15 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
     """torch's iterator for num_workers>0.
 
     Once a batch comes with pending images, it and all behind it are completed in decode threads, some ahead.
+    Nevertheless the sampler is asked when torch asks it, once for each batch that is handed over: it may draw from a
+    generator that the training step uses as well.
     """
 
     _completing: OrderedJobs | None = None
     _completed = 0
+    _to_ask = 0  # batches that were received ahead, for which the sampler has not been asked for another one yet
+    _may_ask = True  # now; else the question is put off
+    _asks_in_turn = False  # batches are received ahead
     _sent: frozenset[int] | set[int] = frozenset()  # numbers of batches that have been asked for, and where they end
     _sent_before = 0
     _got = -1  # number of the batch that came last
@@ -104,6 +109,24 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
             data = workers.received(data, delivered=self._record.delivered_batches, worker=more[0])
         return super()._process_data(data, *more)  # type: ignore[no-untyped-call]
 
+    def _try_put_index(self) -> None:
+        if self._may_ask:
+            self._may_ask = not self._asks_in_turn
+            super()._try_put_index()
+        else:
+            self._to_ask += 1
+
+    def _ask(self, left: int) -> None:
+        """Asks the sampler until no more than `left` of the questions that were put off are left."""
+        while self._to_ask > left:
+            self._to_ask -= 1
+            super()._try_put_index()
+
+    def ask_if_nothing_comes(self) -> None:
+        """Asks for a batch if none is under way: those that were skipped are not handed over."""
+        if self._to_ask and self._rcvd_idx >= self._send_idx:
+            self._ask(self._to_ask - 1)
+
     def _next_data(self) -> Any:
         if self._completing is None:
             while (data := super()._next_data()) is END:  # type: ignore[no-untyped-call]
@@ -113,6 +136,9 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
                 return data
             self._begin_completing(data)
         assert self._completing is not None
+        ahead = self.received - self._completed
+        self._ask(max(0, ahead - 1))
+        self._may_ask = ahead == 0
         try:
             number, batch, self._left_out = next(self._completing)
         except StopIteration:
@@ -128,6 +154,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
         self._completed = self.received - 1
         receive = torch_dataloader._MultiProcessingDataLoaderIter._next_data
         jobs = WorkerJobs(self, receive, completion, first, self._completed)
+        self._may_ask, self._asks_in_turn = False, True
         self._completing = OrderedJobs(
             jobs,
             threads=self._samples.arguments.num_workers,
@@ -140,6 +167,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
         if self._completing is not None:
             self._completing.close()
             self._completing, self._completed = None, 0
+        self._may_ask, self._asks_in_turn, self._to_ask = True, False, 0
         self._sent, self._sent_before, self._got = frozenset(), 0, -1
         super()._reset(loader, first_iter)
 

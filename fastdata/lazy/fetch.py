@@ -42,7 +42,7 @@ from fastdata.views.view import View
 __all__ = ["REPORTED", "SampleFetcher", "counts_as_image_error"]
 
 _TRIED = 4  # samples one after the other, after which images are left to Pillow if it is asked for all of them
-_TRIED_AGAIN = 16  # batches from one to the next whose first sample shows whether that is still so
+_TRIED_AGAIN = 16  # most batches from one to the next whose first sample shows whether that is still so
 REPORTED = 3  # batches per fetcher that are reported although nothing in them is decoded natively
 _STATES_KEPT = 64  # batches whose random states are kept until they are completed
 
@@ -74,9 +74,8 @@ class SampleFetcher(_MapDatasetFetcher):
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
         self._on_error, self._seeded = on_error, seeded
         self._fetched, self._defers, self._fuses_draws = 0, False, True
-        self._for_pillow = (
-            _TRIED if for_pillow else 0
-        )  # the latest samples, one after the other, for whose images Pillow alone was asked
+        # The latest samples, one after the other, for whose images Pillow alone was asked.
+        self._for_pillow = _TRIED * _TRIED_AGAIN if for_pillow else 0
         self._numbers = itertools.count()  # for batches that come without a SampleOrder
         self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
@@ -163,8 +162,9 @@ class SampleFetcher(_MapDatasetFetcher):
         try:
             for index, occurrence in order.samples():
                 # Once Pillow was asked for several images in another mode, leaving them encoded gains nothing, and
-                # costs a second opening.
-                tries = self._for_pillow < _TRIED or (not samples and self._fetched % _TRIED_AGAIN == 0)
+                # costs a second opening: the longer that is so, the more seldom it is tried.
+                every = min(_TRIED_AGAIN, self._for_pillow // _TRIED)
+                tries = every == 0 or (not samples and self._fetched % every == 0)
                 context.leaves_encoded = opens and tries
                 before = notes.encoded, notes.converted
                 samples.append(self.sample(index, occurrence, order.key))
