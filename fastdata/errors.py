@@ -92,7 +92,7 @@ class DecodeError(FastdataError, OSError):
     def __init__(self, *, index: int, location: str, backend: str, reason: str) -> None:
         self.index, self.location, self.backend, self.reason = index, location, backend, reason
         super().__init__(
-            f"sample {index} ({location}) {self.problem.format(backend=backend)}: {reason}. "
+            f"sample {index} ({location}) {self.problem.format(backend=backend)}: {reason.rstrip('.')}. "
             f"{self.remedy}, or pass on_error='skip' or on_error='replace' to fastdata's DataLoader."
         )
 

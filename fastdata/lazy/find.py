@@ -12,9 +12,10 @@ copies of the objects on the way to a transform.
 
 from __future__ import annotations
 
+import dis
 import sys
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -226,14 +227,13 @@ class _Search:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # not bound yet
                 self._swapped(cell, name, cell.cell_contents, inside, depth)
-        names = _names(function.__code__)
         variables = function.__globals__
-        for name in sorted(names & variables.keys()):
-            each = variables[name]
+        for name, attributes in _global_names(function.__code__):
+            each = variables.get(name)
             if isinstance(each, ModuleType) and _is_users(each):
-                for of_module in sorted(names & vars(each).keys()):
+                for of_module in attributes & vars(each).keys():
                     self._swapped(vars(each), of_module, vars(each)[of_module], name, depth)
-            else:
+            elif each is not None:
                 self._swapped(variables, name, each, "", depth)
 
     def _swapped(self, holder: Any, key: str, value: Any, place: str, depth: int) -> None:
@@ -244,10 +244,12 @@ class _Search:
             self.swaps.append(Place(holder, key, value, other))
 
 
-def _names(code: CodeType) -> set[str]:
-    """The names in a function's code, and in that of the functions and comprehensions inside it."""
-    inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+@lru_cache(maxsize=4096)
+def _global_names(code: CodeType) -> list[tuple[str, frozenset[str]]]:
+    """The global variables in a function's code, and in that inside of it, each with the attributes named there."""
+    found = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    names = [(name, frozenset(code.co_names)) for name in sorted(found)]
+    return names + [name for each in code.co_consts if isinstance(each, CodeType) for name in _global_names(each)]
 
 
 def _is_users(part: Any) -> bool:

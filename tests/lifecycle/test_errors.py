@@ -188,6 +188,11 @@ def test_the_error_that_torchvision_would_have_raised_is_caught(folder: Path, ba
     assert (str(copy), copy.errno, copy.index) == (str(gone.value), errno.ENOENT, 4)
 
 
+def test_a_reason_that_ends_with_a_full_stop_gets_no_second_one() -> None:
+    error = DecodeError(index=3, location="a.jpg", backend="pil", reason="It is too large.")
+    assert "'pil': It is too large. Repair" in str(error)
+
+
 def test_errors_survive_pickling() -> None:
     error = DecodeError(index=3, location="a.jpg", backend="pil", reason="cut short")
     copy = pickle.loads(pickle.dumps(error))
