@@ -317,7 +317,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         if route.in_threads:
             return self._iterate_in_threads(route)
         self._route_now = route
-        if self._device is None and not self.progress and not route.fused:
+        if self._device is None and not self.progress:
             return super().__iter__()
         return self._iterate_torch()
 

@@ -22,7 +22,7 @@ def check(out: Path, *more: str, limit_s: float = 500.0) -> subprocess.Completed
 
 
 QUICK = ["environment", "memory", "copies", "nccl", "batch_size", "decoding", "augmentations"]
-LONG = ["tests", "precision", "ranks", "resnet50", "doctor"]
+LONG = ["tests", "precision", "ranks", "resnet50", "doctor", "own_code"]
 
 
 @pytest.mark.slow

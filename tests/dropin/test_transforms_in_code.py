@@ -160,6 +160,16 @@ def places() -> list[Any]:
     return [GLOBAL, NAMED["train"], MODULE.augment, OfClass.own]
 
 
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=str)
+def test_its_iterators_are_torchs(table: Path, options: dict[str, Any]) -> None:
+    """Programs look at them: workers by their processes, and one iterator for all epochs of persistent workers."""
+    ours, theirs = (kind(OfGlobal(table), 5, **options) for kind in (DataLoader, torch.utils.data.DataLoader))
+    first, second = iter(ours), iter(theirs)
+    assert isinstance(first, torch.utils.data.dataloader._BaseDataLoaderIter)
+    assert type(first).__name__ == type(second).__name__
+    assert (iter(ours) is first) is (iter(theirs) is second)
+
+
 def test_the_originals_are_back_between_batches_and_after_errors(table: Path) -> None:
     class Failing(OfGlobal):
         def __getitem__(self, index: int) -> Any:
