@@ -44,7 +44,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
     _completed = 0
     _to_ask = 0  # batches that were received ahead, for which the sampler has not been asked for another one yet
     _may_ask = True  # now; else the question is put off
-    _asks_in_turn = False  # batches are received ahead
+    _asks_in_turn = False  # one question for each batch that is handed over, though others are received ahead
     _sent: frozenset[int] | set[int] = frozenset()  # numbers of batches that have been asked for, and where they end
     _sent_before = 0
     _got = -1  # number of the batch that came last
@@ -136,9 +136,10 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
                 return data
             self._begin_completing(data)
         assert self._completing is not None
-        ahead = self.received - self._completed
-        self._ask(max(0, ahead - 1))
-        self._may_ask = ahead == 0
+        if self._asks_in_turn:
+            ahead = self.received - self._completed
+            self._ask(max(0, ahead - 1))
+            self._may_ask = ahead == 0
         try:
             number, batch, self._left_out = next(self._completing)
         except StopIteration:
@@ -154,7 +155,9 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
         self._completed = self.received - 1
         receive = torch_dataloader._MultiProcessingDataLoaderIter._next_data
         jobs = WorkerJobs(self, receive, completion, first, self._completed)
-        self._may_ask, self._asks_in_turn = False, True
+        # Without an order the moment of a question depends on which worker is fast, with torch's class as well.
+        self._asks_in_turn = bool(self._in_order)
+        self._may_ask = not self._asks_in_turn
         self._completing = OrderedJobs(
             jobs,
             threads=self._samples.arguments.num_workers,

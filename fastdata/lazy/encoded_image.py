@@ -283,6 +283,8 @@ class EncodedImage(Image, metaclass=_StandsForImage):
 
     def verify(self) -> None:
         """See PIL.Image.Image.verify; an image that has not been loaded before it cannot be used after it."""
+        if not self._is_file:
+            return
         opened = self._as_opened()
         if self._is_used:
             opened.load()

@@ -13,6 +13,7 @@ copies of the objects on the way to a transform.
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -21,8 +22,8 @@ from typing import Any
 
 from torch.utils.data import Subset
 
-from fastdata.lazy.fused_transform import FusedTransform, fused_transform, original_of, plan_of
-from fastdata.lazy.places import FusedTransforms, Place
+from fastdata.lazy.fused_transform import FusedTransform, fused_transform, plan_of
+from fastdata.lazy.places import FusedTransforms, Place, original_of
 from fastdata.lazy.pure_code import only_calls_known_transforms
 from fastdata.sources.recognise import is_concatenation
 from fastdata.transforms.known import holds_only_known, is_known_transform
@@ -121,16 +122,17 @@ class _Search:
         return result
 
     def _replaced(self, value: Any, place: str, depth: int) -> Any:
-        if depth > _DEEPEST or len(self._kept) > _MOST_OBJECTS or isinstance(value, type):
+        cls = type(value)
+        if depth > _DEEPEST or len(self._kept) > _MOST_OBJECTS or issubclass(cls, type):
             return value
         if type(value) in (list, tuple, dict):
             return self._container(value, place, depth)
-        if isinstance(value, FunctionType | MethodType | partial):
+        if issubclass(cls, FunctionType | MethodType | partial):
             self._in_users_callable += 1
             self._function(value, place, depth)
             self._in_users_callable -= 1
             return value
-        if not isinstance(getattr(value, "__dict__", None), dict):
+        if not _has_plain_attributes(cls) or not isinstance(getattr(value, "__dict__", None), dict):
             return value
         self.has_image_transforms |= type(value).__module__.startswith(_OF_IMAGES)
         if callable(value) and is_known_transform(value):
@@ -202,11 +204,13 @@ class _Search:
         if id(cls) in self._classes:
             return
         self._classes.add(id(cls))
+        may_change = inspect.getattr_static(type(cls), "__setattr__") is vars(type)["__setattr__"]
         for name, each in list(vars(cls).items()):
-            function = each.__func__ if isinstance(each, staticmethod | classmethod) else each
-            if isinstance(function, FunctionType):
+            kind = type(each)
+            function = each.fget if kind is property else each.__func__ if kind in (staticmethod, classmethod) else each
+            if type(function) is FunctionType:
                 self._function(function, place, depth)
-            elif not name.startswith("__"):
+            elif may_change and not name.startswith("__"):
                 self._swapped(cls, name, each, place, depth)
 
     def _function(self, function: Any, place: str, depth: int) -> None:
@@ -230,8 +234,8 @@ class _Search:
         variables = function.__globals__
         for name, attributes in _global_names(function.__code__):
             each = variables.get(name)
-            if isinstance(each, ModuleType) and _is_users(each):
-                for of_module in attributes & vars(each).keys():
+            if type(each) is ModuleType and _is_users(each):
+                for of_module in sorted(attributes & vars(each).keys()):
                     self._swapped(vars(each), of_module, vars(each)[of_module], name, depth)
             elif each is not None:
                 self._swapped(variables, name, each, "", depth)
@@ -252,6 +256,12 @@ def _global_names(code: CodeType) -> list[tuple[str, frozenset[str]]]:
     return names + [name for each in code.co_consts if isinstance(each, CodeType) for name in _global_names(each)]
 
 
+def _has_plain_attributes(cls: type) -> bool:
+    """True if looking at the attributes of an instance runs no code of the user's: it may be a proxy that loads."""
+    getter, by_itself = (inspect.getattr_static(cls, name, None) for name in ("__getattribute__", "__dict__"))
+    return getter is vars(object)["__getattribute__"] and not isinstance(by_itself, property)
+
+
 def _is_users(part: Any) -> bool:
     """True for functions, classes and modules of the user's."""
     if isinstance(part, FunctionType):
@@ -259,7 +269,9 @@ def _is_users(part: Any) -> bool:
     else:
         module = part.__name__ if isinstance(part, ModuleType) else str(part.__module__)
     library = module.partition(".")[0]
-    return library == "__main__" or not (library in _LIBRARIES or library in sys.stdlib_module_names)
+    if library in _LIBRARIES:  # programs have folders of such names, like "datasets"
+        return "-packages" not in (getattr(sys.modules.get(library), "__file__", None) or "-packages")
+    return library == "__main__" or library not in sys.stdlib_module_names
 
 
 def _may_hold_transforms(value: Any) -> bool:

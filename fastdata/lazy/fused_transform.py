@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from fastdata.lazy.follow_trial import follows_its_own_code
 from fastdata.lazy.fused_steps import Fused
@@ -20,7 +20,7 @@ from fastdata.transforms.compile import compile_steps, flatten
 from fastdata.transforms.settings import TransformSnapshot
 from fastdata.views.plan import Plan
 
-__all__ = ["FusedTransform", "fused_transform", "original_of", "plan_of"]
+__all__ = ["FusedTransform", "fused_transform", "plan_of"]
 
 _OWN = ("_fastdata", "_made")  # attributes of the fused transform itself; all others are its original's
 # Special methods, which Python looks for in the class: forwarded where the transform's class has them.
@@ -60,12 +60,20 @@ def fused_transform(transform: Callable[..., Any], *, per_thread: bool, follow: 
     return _class_for(cls)(transform, per_thread=per_thread, follow=follow)
 
 
-def original_of(value: Any) -> Any:
-    """The transform behind a fused one, which another loader may have put there; any other value as it is."""
-    return value._fastdata[0] if issubclass(type(value), FusedTransform) else value
+class _StandsForTransform(type):
+    """The metaclass of fused transforms: equal to the transform's class, and found where that is.
+
+    Programs look classes up in dictionaries: ``{RandomHorizontalFlip: "flip"}[type(transform)]``.
+    """
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or (other is not None and other is vars(cls).get("_users_class"))
+
+    def __hash__(cls) -> int:
+        return hash(vars(cls).get("_users_class")) if "_users_class" in vars(cls) else super().__hash__()
 
 
-class FusedTransform:
+class FusedTransform(metaclass=_StandsForTransform):
     """A proxy of the user's transform: attributes, repr, ==, hash, isinstance are the original's; only calling differs.
 
     Args:
@@ -170,7 +178,8 @@ def _class_for(cls: type) -> type[FusedTransform]:
 
     own: dict[str, Any] = {name: forwarded(name) for name in _SPECIAL if hasattr(cls, name)}
     own.update(__slots__=(), __module__=cls.__module__, __qualname__=cls.__qualname__, __doc__=cls.__doc__)
-    return type(cls.__name__, (FusedTransform,), {**own, "_users_class": cls})
+    made = _StandsForTransform(cls.__name__, (FusedTransform,), {**own, "_users_class": cls})
+    return cast("type[FusedTransform]", made)
 
 
 def _rebuilt(transform: Callable[..., Any], per_thread: bool, follow: bool) -> FusedTransform:

@@ -19,7 +19,7 @@ from fastdata.lazy.fused_transform import FusedTransform
 from fastdata.lazy.sample_context import context
 from fastdata.views.plan import Plan
 
-__all__ = ["FusedTransforms", "Place"]
+__all__ = ["FusedTransforms", "Place", "original_of"]
 
 
 @dataclass(frozen=True)
@@ -99,15 +99,24 @@ class FusedTransforms:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Installs the fused transforms within a `with` block; transforms set by other code meanwhile stay."""
+        taken: list[tuple[int, Any]] = []
         with context.having(several_views=self.several_views, fused_transforms=self.by_original):
-            with _lock:
-                taken = [place for place in map(_take, self.swaps) if place is not None]
             try:
+                with _lock:
+                    taken.extend(place for place in map(_take, self.swaps) if place is not None)
                 yield
             finally:
                 with _lock:
                     for place in taken:
                         _give_back(place)
+
+
+def original_of(value: Any) -> Any:
+    """The transform, or the tuple with one, that stood where a loader has put another one; other values as they are."""
+    if type(value) is tuple and any(issubclass(type(each), FusedTransform) for each in value):
+        with _lock:
+            return next((each.swap.original for each in _installed.values() if each.swap.ours is value), value)
+    return value._fastdata[0] if issubclass(type(value), FusedTransform) else value
 
 
 def _take(swap: Place) -> tuple[int, Any] | None:

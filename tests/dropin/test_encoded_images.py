@@ -583,6 +583,7 @@ BEFORE: dict[str, Callable[[Image.Image], Any]] = {
     "draft": lambda image: image.draft("RGB", (60, 50)),
     "thumbnail": lambda image: image.thumbnail((60, 50)),
     "verify": lambda image: image.verify(),
+    "verify of another": lambda image: image.convert("RGB").verify(),
     "load, verify": lambda image: (image.load(), image.verify()),
 }
 BEHIND: dict[str, Callable[[Image.Image], Any]] = {

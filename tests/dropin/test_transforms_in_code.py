@@ -282,3 +282,71 @@ def _global_transforms_stay() -> Iterator[None]:
     before = GLOBAL
     yield
     assert GLOBAL is before
+
+
+class Unbound:
+    """A proxy of a web framework or a lazily loaded object, which may not be looked at now."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"{name} was asked for")
+
+
+class Constants(type):
+    def __setattr__(cls, name: str, value: Any) -> None:
+        raise AttributeError("constants cannot be changed")
+
+
+class Config(metaclass=Constants):
+    augment = fusible()
+
+
+PROXY, CONFIG = Unbound(), Config()
+
+
+def test_proxies_are_not_looked_at_and_constants_are_not_changed(table: Path) -> None:
+    class Careful(OfGlobal):
+        def seen(self, image: Image.Image) -> Any:
+            return PROXY if image.width > 1_000 else (GLOBAL(image), CONFIG.augment(image))
+
+    loaders = DataLoader(Careful(table), 5, draws="torch"), torch.utils.data.DataLoader(Careful(table), 5)
+    assert same(*map(batches, loaders))
+    assert type(GLOBAL) is v1.Compose
+
+
+@pytest.mark.filterwarnings("ignore:Bags is loaded at torch's speed")  # the loaders inside of it are not
+@pytest.mark.parametrize("several", [1, 3])
+def test_tuples_are_put_back_after_nested_loaders_and_threads(table: Path, several: int) -> None:
+    class OfTuple(Own):
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder)
+            self.views = (fusible(), v1.ToTensor())
+
+        def seen(self, image: Image.Image) -> Any:
+            return self.views[0](image)
+
+    class Bags(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            return next(iter(DataLoader(dataset, 4)))[0]
+
+    dataset = OfTuple(table)
+    before = dataset.views
+    threads = [threading.Thread(target=lambda: list(DataLoader(Bags()))) for _ in range(several)]
+    for thread in threads:
+        thread.start()
+    list(DataLoader(dataset, 2))
+    for thread in threads:
+        thread.join()
+    assert dataset.views is before
+    assert all(type(each) in (v1.Compose, v1.ToTensor) for each in before)
+
+
+def test_classes_of_transforms_are_found_in_dictionaries(table: Path) -> None:
+    class Looking(OfGlobal):
+        def seen(self, image: Image.Image) -> Any:
+            return GLOBAL(image), {v1.Compose: "a chain"}[type(GLOBAL)]
+
+    for (_, found), _ in DataLoader(Looking(table), 5):
+        assert set(found) == {"a chain"}
