@@ -141,9 +141,9 @@ class FusedTransform(metaclass=_StandsForTransform):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the transform's result; a pending tensor if the image is still encoded and a tensor is wanted."""
-        transform = self._fastdata[0]
-        own = context.fused_transforms.get(id(transform), self)
-        if own is not self:  # put here by another thread, for its loader
+        transform, per_thread, _ = self._fastdata
+        own = self if per_thread else context.fused_transforms.get(id(transform), transform)
+        if own is not self:  # it is here for the loader of another thread, or of a sample around this one
             return own(*args, **kwargs)
         snapshot, fused = self._made
         if not snapshot.is_current():

@@ -20,6 +20,8 @@ from torchvision.transforms import v2
 
 from fastdata import DataLoader
 from fastdata.lazy.find import find_transforms
+from fastdata.lazy.sample_context import context
+from fastdata.views.philox import Key
 
 
 def fusible() -> Any:
@@ -350,3 +352,14 @@ def test_classes_of_transforms_are_found_in_dictionaries(table: Path) -> None:
 
     for (_, found), _ in DataLoader(Looking(table), 5):
         assert set(found) == {"a chain"}
+
+
+def test_what_stands_there_for_another_loader_does_what_its_transform_does(table: Path) -> None:
+    """This loader has not found the transform, or cannot fuse it."""
+    (fused,) = find_transforms(OfGlobal(table)).by_original.values()
+    image = Image.open(next(table.rglob("*.jpg"))).convert("RGB")
+    with context.having(key=Key(seed=1, epoch=0), index=0, fused_transforms={}):
+        torch.manual_seed(2)
+        found = fused(image)
+    torch.manual_seed(2)
+    assert torch.equal(found, GLOBAL(image))
