@@ -57,13 +57,21 @@ def decode_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("fastdata")]
 
 
+def holders() -> list[str]:
+    """What refers to the iterators whose threads still run."""
+    found = [each for each in gc.get_objects() if type(each).__name__ in ("OrderedJobs", "MultiProcessIterator")]
+    return [
+        f"{type(each).__name__} by {type(by)}" for each in found for by in gc.get_referrers(each) if by is not found
+    ]
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left_running() -> Any:
     gc.collect()  # a test that keeps an error also keeps the frames that it came through
     deadline = time.monotonic() + 20
     while decode_threads() and time.monotonic() < deadline:  # of another file's test, on their way to the end
         time.sleep(0.01)
-    assert decode_threads() == []
+    assert decode_threads() == [], f"they are held by {holders()}"
     yield
     gc.collect()
     assert decode_threads() == []
