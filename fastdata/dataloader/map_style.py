@@ -270,7 +270,7 @@ def open_in_threads(samples: Samples, record: EpochRecord, *, timeout_s: float) 
     """
     dataset = copy_with_fused_transforms(samples.arguments.dataset)
     parts = dataset, True, samples.collate_fn, False
-    fetcher = SampleFetcher(*parts, on_error=samples.on_error, seeded=True)
+    fetcher = samples.fetcher(*parts, seeded=True)
     completion = samples.completion(record, lambda _, request: fetcher.fetch(request))
     stop_redirecting = redirect_draws()
 

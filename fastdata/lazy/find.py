@@ -125,7 +125,7 @@ class _Search:
         cls = type(value)
         if depth > _DEEPEST or len(self._kept) > _MOST_OBJECTS or issubclass(cls, type):
             return value
-        if type(value) in (list, tuple, dict):
+        if cls in (list, tuple, dict):
             return self._container(value, place, depth)
         if issubclass(cls, FunctionType | MethodType | partial):
             self._in_users_callable += 1
@@ -134,11 +134,11 @@ class _Search:
             return value
         if not _has_plain_attributes(cls) or not isinstance(getattr(value, "__dict__", None), dict):
             return value
-        self.has_image_transforms |= type(value).__module__.startswith(_OF_IMAGES)
+        self.has_image_transforms |= cls.__module__.startswith(_OF_IMAGES)
         if callable(value) and is_known_transform(value):
             plan = plan_of(value, follow=self._follow)
             if plan is not None:
-                place = place or type(value).__name__
+                place = place or cls.__name__
                 place = f"{place} ({len(self.plans)})" if place in self.plans else place
                 self.plans[place] = plan
                 self.in_callable |= self._in_users_callable > 0
@@ -153,7 +153,7 @@ class _Search:
                 self._in_transform -= 1
         if not _may_hold_transforms(value):
             return value
-        is_called = not hasattr(type(value), "__getitem__")
+        is_called = not hasattr(cls, "__getitem__")
         self._in_users_callable += is_called
         try:
             return self._object(value, place, depth)
@@ -163,9 +163,8 @@ class _Search:
     def _container(self, value: Any, place: str, depth: int) -> Any:
         if len(value) > _MOST_ITEMS:
             return value
-        pairs = [
-            (key, original_of(each)) for key, each in (value.items() if isinstance(value, dict) else enumerate(value))
-        ]
+        held = value.items() if isinstance(value, dict) else enumerate(value)
+        pairs = [(key, original_of(each)) for key, each in held]
         new = {key: self.replaced(each, f"{place}[{key!r}]", depth + 1) for key, each in pairs}
         changed = {key for key, each in pairs if new[key] is not each}
         if not changed:
@@ -180,11 +179,7 @@ class _Search:
     def _object(self, value: Any, place: str, depth: int) -> Any:
         attributes, new = vars(value), {}
         for name, each in list(attributes.items()):
-            if not self._copies:
-                self._swapped(attributes, name, each, place, depth)
-            elif (
-                other := self.replaced(original_of(each), f"{place}.{name}" if place else name, depth + 1)
-            ) is not each:
+            if (other := self._swapped(attributes, name, each, place, depth)) is not each:
                 new[name] = other
         if not self._copies:
             for cls in filter(_is_users, type(value).__mro__):
@@ -240,12 +235,13 @@ class _Search:
             elif each is not None:
                 self._swapped(variables, name, each, "", depth)
 
-    def _swapped(self, holder: Any, key: str, value: Any, place: str, depth: int) -> None:
-        """Searches the value in a place, and notes the place if it holds a transform."""
+    def _swapped(self, holder: Any, key: str, value: Any, place: str, depth: int) -> Any:
+        """Searches the value in a place, which is noted unless objects are copied; returns what belongs there."""
         value = original_of(value)
         other = self.replaced(value, f"{place}.{key}" if place else key, depth + 1)
-        if other is not value:
+        if other is not value and not self._copies:
             self.swaps.append(Place(holder, key, value, other))
+        return other
 
 
 @lru_cache(maxsize=4096)

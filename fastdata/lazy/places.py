@@ -62,7 +62,7 @@ class Place:
 
 @dataclass
 class _Installed:
-    """What a place held, what it holds while batches are made, and the number of threads that make them."""
+    """A place that holds a fused transform now, and the number of threads that make batches with it."""
 
     swap: Place
     threads: int = 0
