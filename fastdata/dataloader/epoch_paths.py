@@ -66,6 +66,7 @@ class EpochPaths(StatefulEpochs):
         record = self.begin_epoch(by_torchs_code=False)
         assert record.batches is not None
         self._view_seed(record.batches, self._draw_base_seed())
+        record.restore_globals()
         pipeline = open_in_threads(self._samples(route), record, timeout_s=self.timeout)
         return self._epoch(self._to_device(pipeline), record, pipeline)
 
@@ -76,6 +77,7 @@ class EpochPaths(StatefulEpochs):
         assert record.batches is not None
         warn_without_native()
         base_seed = self._draw_base_seed()
+        record.restore_globals()
         key = Key(seed=self._view_seed(record.batches, base_seed), epoch=record.start.epoch)
         if route.plan is not None and route.plan.following is not None:
             self._follow_torchs_workers(record, base_seed)

@@ -23,7 +23,7 @@ from fastdata.dataloader.map_style import (
     stream,
     transforms_of_stream,
 )
-from fastdata.dataloader.record import EpochRecord, keeps_state, pass_over, same_state
+from fastdata.dataloader.record import EpochRecord, keeps_state, load_while_iterated, pass_over, same_state
 from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.dataloader.worker_memory import ShareBlocks
 from fastdata.dataloader.worker_states import KeepStates, LoaderView, WorkerStates
@@ -199,8 +199,7 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
             with GlobalStates.from_json(start.sampler_random).drawing():
                 super().__init__(as_torch_reads_it)
                 self._pass_over(start)
-        if start.dataset_random is not None and loader.num_workers == 0:
-            GlobalStates.from_json(start.dataset_random).put_back()
+        record.restore_globals()
 
     @property
     def _base_seed(self) -> int:
@@ -243,7 +242,7 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
             self._totals.busy_s += came_at - self._left_at
             self._left_at = None
         try:
-            batch = super().__next__()
+            batch = self._not_begun_anew(super().__next__())
         except StopIteration:
             self._record.end()
             raise
@@ -252,7 +251,6 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
             raise
         if self._record.batches is not None:
             self._failed += self._taken() - taken - 1  # batches of which nothing was left
-        batch = self._not_begun_anew(batch)
         self.handed += 1 + self._failed  # whoever goes on has passed over those that raised
         self._failed = 0
         self._totals.samples += self._samples_in(batch) - self._left_out
@@ -289,8 +287,10 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
         if start.batches == 0:
             record.first_state = state
         elif record.batches is None and same_state(state, record.first_state):
-            for _ in range(start.batches):
-                batch = super().__next__()
+            for _ in range(start.batches - 1):
+                super().__next__()
+            record.restore_globals()
+            batch = super().__next__()
         return batch
 
     def _taken(self) -> int:
@@ -329,7 +329,9 @@ class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessData
         iterator = self._dataset_fetcher.dataset_iter
         if start.dataset_state is None or not (keeps_state(self._dataset) or keeps_state(iterator)):
             super()._pass_over(start)
-        elif iterator is self._dataset or not keeps_state(self._dataset):  # others were given theirs before
+        elif iterator is self._dataset:
+            load_while_iterated(iterator, start.dataset_state)
+        elif not keeps_state(self._dataset):  # others were given theirs before
             iterator.load_state_dict(copy.deepcopy(start.dataset_state))
 
     def _next_data(self) -> Any:

@@ -16,7 +16,7 @@ from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.stats import EpochSkips
 
-__all__ = ["EpochRecord", "keeps_state", "pass_over", "same_state"]
+__all__ = ["EpochRecord", "keeps_state", "load_while_iterated", "pass_over", "same_state"]
 
 
 class EpochRecord:
@@ -85,6 +85,11 @@ class EpochRecord:
         for old in [number for number in self.snapshots if number < self.delivered_batches]:
             del self.snapshots[old]
 
+    def restore_globals(self) -> None:
+        """Restores the global generators of the moment when the state was taken, once the resumed epoch has begun."""
+        if self.start.dataset_random is not None:
+            GlobalStates.from_json(self.start.dataset_random).put_back()
+
     def globals_then(self) -> GlobalStates:
         """The states of the global generators after the latest delivered batch."""
         found = self.snapshots.get(self.delivered_batches)
@@ -92,6 +97,8 @@ class EpochRecord:
 
     def dataset_state_then(self) -> Any:
         """The dataset's own state after the latest delivered batch."""
+        if self.ended:
+            return self._dataset_state_now()
         if self.delivered_batches == 0:
             return self.begun_state
         found = self.snapshots.get(self.delivered_batches)
@@ -121,7 +128,13 @@ class EpochRecord:
         else:
             self.batches.settle()
             then = self.batches.state_after(self.delivered_batches, self.arrived)
-        return replace(then, dataset_random=None, dataset_state=None, worker_states=self.worker_states_then())
+        return replace(
+            then,
+            dataset_random=None,
+            global_random=None,
+            dataset_state=None,
+            worker_states=self.worker_states_then(),
+        )
 
     def size_of(self, turn: int) -> int | None:
         """Samples in the batch that was handed over as number `turn`; None where it is not known."""
@@ -156,6 +169,18 @@ def pass_over(count: int, take: Callable[[], object], *, whose: str = "") -> Non
 def keeps_state(thing: object) -> bool:
     """True if it has a state of its own, as torchdata's protocol Stateful says."""
     return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
+def load_while_iterated(dataset: Any, state: Any) -> None:
+    """Loads a state into a dataset that is its own iterator and has been iterated already.
+
+    Some such datasets begin anew whenever they are iterated; others go on then if a state was just loaded, and would do
+    so in the next epoch.
+    """
+    dataset.load_state_dict(copy.deepcopy(state))
+    iter(dataset)
+    if not same_state(dataset.state_dict(), state):
+        dataset.load_state_dict(copy.deepcopy(state))
 
 
 def same_state(one: Any, other: Any) -> bool:

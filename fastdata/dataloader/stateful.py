@@ -44,6 +44,7 @@ class StatefulEpochs:
         self._record: EpochRecord | None = None
         self._resume_from: LoaderState | None = None
         self._planned: LoaderState | None = None
+        self._globals_loaded: GlobalStates | None = None  # the global generators when a state was loaded
         self._next_epoch = self._epoch_set = 0  # the latter on an EpochSampler, by this loader
         self._persistent_seed: int | None = None
 
@@ -79,7 +80,7 @@ class StatefulEpochs:
                 record = None
         else:
             state = record.state()
-            if record.by_torchs_code and self.num_workers == 0:
+            if self.seed is None or (record.by_torchs_code and self.num_workers == 0):
                 state = replace(state, dataset_random=record.globals_then().to_json())
         if record is not None and record.stateful is not None:
             state = replace(state, dataset_state=record.dataset_state_then(), dataset_first=record.first_state)
@@ -122,6 +123,7 @@ class StatefulEpochs:
         elif loaded.sampler_epoch is not None and sampler is not None:
             sampler.set_epoch(loaded.sampler_epoch)
         self._resume_from, self._next_epoch, self._planned = loaded, loaded.epoch, None
+        self._globals_loaded = GlobalStates.now()
         self._iterator: Any = None
         self._persistent_seed = None  # persistent workers have drawn; new ones begin as those did
 
@@ -181,6 +183,8 @@ class StatefulEpochs:
     def _plan(self) -> LoaderState:
         """A state before the next epoch, which this loader will keep to as well."""
         state = self._fresh_state()
+        if self.seed is None or self.num_workers == 0:
+            state = replace(state, global_random=GlobalStates.now().to_json())
         if self.seed is not None:
             return state
         sampler = None if self._is_iterable() else self._index_sampler
@@ -195,6 +199,9 @@ class StatefulEpochs:
             by_torchs_code: torch's iterators make its batches, not decode threads.
         """
         start = self._start_of_epoch()
+        if self._globals_loaded is not None and start.global_random is not None:
+            GlobalStates.from_json(start.global_random).put_back_where_unchanged(self._globals_loaded)
+        self._globals_loaded = None
         if self._is_iterable():
             if start.sampler_random is None:
                 start = replace(start, sampler_random=GlobalStates.now().to_json())
@@ -279,7 +286,8 @@ class StatefulEpochs:
 
     def _warn_of_other_draws(self, start: LoaderState) -> None:
         """Says so where a resumed epoch may not be what it would have been."""
-        if start.batches == 0 and not (start.epoch > 0 and (self._is_iterable() or self.persistent_workers)):
+        goes_on = self.persistent_workers or (self._is_iterable() and self.num_workers == 0)  # from epoch to epoch
+        if start.batches == 0 and not (start.epoch > 0 and goes_on):
             return
         if isinstance(self.dataset, TensorDataset):
             return

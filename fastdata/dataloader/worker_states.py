@@ -17,7 +17,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from fastdata.dataloader.record import keeps_state, pass_over, same_state
+from fastdata.dataloader.record import keeps_state, load_while_iterated, pass_over, same_state
 from fastdata.errors import StateMismatch
 from fastdata.lazy.batch_messages import MakeAgain
 from fastdata.order.random_states import GlobalStates
@@ -129,6 +129,7 @@ class _NotingFetcher:
         self._worker, self._last = worker, GlobalStates.now()
         # By its state after the first batch of an epoch a dataset is found out that begins anew when it is iterated.
         self._first, self._made, self._is_settled = resumed.get("first"), resumed.get("made", 0), False
+        self._random = resumed.get("random")
         self._to_pass_over = resumed.get("pass_over", 0)  # of a stream without a state, delivered before
         self._stateful: Any = None
         self._began: dict[str, Any] | None = None
@@ -139,9 +140,11 @@ class _NotingFetcher:
         iterator = getattr(self._inner, "dataset_iter", None)
         self._stateful = next(filter(keeps_state, (dataset, iterator)), None)
         self._of_iterator = self._stateful is not None and self._stateful is not dataset
-        is_to_load = self._of_iterator or (iterator is dataset and resumed.get("made"))
-        if is_to_load and resumed.get("dataset") is not None:
-            self._stateful.load_state_dict(resumed["dataset"])
+        loaded = resumed.get("dataset")
+        if loaded is not None and self._of_iterator:
+            self._stateful.load_state_dict(loaded)
+        elif loaded is not None and iterator is dataset and resumed.get("made"):
+            load_while_iterated(dataset, loaded)
         knows = self._stateful is not None and (is_new or not isinstance(iterator, Generator))
         self._began = {"random": self._last.to_json(), "dataset": self._state() if knows else None}
 
@@ -185,8 +188,11 @@ class _NotingFetcher:
         if self._first is None:
             self._first = self._state()
         elif same_state(self._state(), self._first) and hasattr(self._inner, "dataset_iter"):
-            for _ in range(self._made):
-                batch = self._inner.fetch(index)
+            for _ in range(self._made - 1):
+                self._inner.fetch(index)
+            if self._random is not None:
+                GlobalStates.from_json(self._random).put_back()
+            batch = self._inner.fetch(index)
         return batch
 
     def _state(self) -> Any:

@@ -85,6 +85,16 @@ class GlobalStates:
         random.setstate(self.python_state)
         np.random.set_state(self.numpy_state)
 
+    def put_back_where_unchanged(self, since: GlobalStates) -> None:
+        """Makes these the states of those global generators that nobody has used or seeded since then."""
+        now = GlobalStates.now()
+        if torch.equal(now.torch_state, since.torch_state):
+            torch.set_rng_state(self.torch_state)
+        if now.python_state == since.python_state:
+            random.setstate(self.python_state)
+        if encoded(now.numpy_state) == encoded(since.numpy_state):
+            np.random.set_state(self.numpy_state)
+
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """Lends these states to global draws inside the block, which advance them; then restores the global states."""

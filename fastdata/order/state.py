@@ -36,7 +36,9 @@ class LoaderState:
         sampler_random: states of the global generators when the epoch's order was drawn, for other samplers.
         sampler_own: states at that time of the generators that the sampler has as attributes.
         sampler_epoch: the `epoch` of the sampler, or of one inside it, that has `set_epoch` (DistributedSampler).
-        dataset_random: states of the global generators now, where samples are made in the training process.
+        dataset_random: states of the global generators now, in the middle of an epoch: they draw the next epochs, and
+            samples that are made in the training process; None where `seed` decides all of that.
+        global_random: the same before an epoch has begun.
         dataset_state: the dataset's own state, or its iterator's, where it has one.
         dataset_first: the same object's state after the first batch, which shows if a dataset starts anew.
         worker_states: states of torch's worker processes; see `fastdata.dataloader.worker_states`.
@@ -60,6 +62,7 @@ class LoaderState:
     sampler_own: list[Any] | None = None
     sampler_epoch: int | None = None
     dataset_random: list[Any] | None = None
+    global_random: list[Any] | None = None
     dataset_state: Any = None
     dataset_first: Any = None
     worker_states: dict[str, Any] | None = None
@@ -108,11 +111,11 @@ class LoaderState:
                 raise StateMismatch(f"state has {name} = {value!r}; expected an integer or None")
             if name in _OF_TORCH and value is not None and not -(2**63) <= value < 2**64:
                 raise StateMismatch(f"state has {name} = {value}; expected at most 64 bits")
-        for name in ("ahead", "sampler_random", "sampler_own", "dataset_random", "history"):
+        for name in ("ahead", "sampler_random", "sampler_own", "dataset_random", "global_random", "history"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, list | tuple):
                 raise StateMismatch(f"state has {name} = {value!r}; expected a list or None")
-        for states in (self.sampler_random, self.dataset_random):
+        for states in (self.sampler_random, self.dataset_random, self.global_random):
             if states is not None:
                 GlobalStates.from_json(states)
         for each in self.ahead or []:

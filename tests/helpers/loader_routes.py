@@ -207,6 +207,12 @@ ROUTES: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
+ROUTES |= {
+    f"{name}, torch's draws": lambda folder, name=name: {**ROUTES[name](folder), "draws": "torch"}  # type: ignore[misc]
+    for name in ("image pipeline", "image pipeline, threads", "own code", "own code, workers")
+}
+
+
 def seed_all(seed: int) -> None:
     torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
 

@@ -176,10 +176,18 @@ def test_prefetched_batches_do_not_count(folder: Path) -> None:
     assert loader.state_dict()["delivered"] == 4
 
 
-def test_plain_samplers_keep_a_small_state(folder: Path) -> None:
-    loader = DataLoader(ImageFolder(folder, RANDOM), 4, shuffle=True)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_plain_samplers_keep_a_small_state(folder: Path, workers: int) -> None:
+    loader = DataLoader(ImageFolder(folder, RANDOM), 4, shuffle=True, num_workers=workers, seed=1)
     next(iter(loader))
-    assert len(json.dumps(loader.state_dict())) < 600
+    assert len(json.dumps(loader.state_dict())) < 650
+
+
+def test_without_a_seed_a_state_holds_the_global_generators_once(folder: Path) -> None:
+    loader = DataLoader(ImageFolder(folder, RANDOM), 4, shuffle=True)
+    assert len(json.dumps(loader.state_dict())) < 15_000
+    next(iter(loader))
+    assert len(json.dumps(loader.state_dict())) < 15_000
 
 
 class Remembering(IterableDataset[int]):
