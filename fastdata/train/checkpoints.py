@@ -120,11 +120,15 @@ class Checkpointer:
 
     def keep_best(self, result: Any) -> None:
         """Keeps the checkpoint that was saved last as best.pt, if its epoch is the best so far."""
+        if self.folder is not None:
+            self._keep_best(self.folder / f"checkpoint-{self.training.updates:08}.pt", result)
+
+    def _keep_best(self, latest: Path, result: Any) -> None:
         options = self.training.options
         if self.folder is None or not self.training.ranks.is_main or options.best_metric is None:
             return
         if best_epoch(result.epochs, options) == len(result.epochs) - 1:
-            latest, new = self.folder / f"checkpoint-{self.training.updates:08}.pt", self.folder / ".best.pt.partial"
+            new = self.folder / ".best.pt.partial"
             new.unlink(missing_ok=True)
             try:
                 os.link(latest, new)
@@ -132,6 +136,7 @@ class Checkpointer:
                 with writing(new):
                     shutil.copyfile(latest, new)
             os.replace(new, self.folder / "best.pt")
+            new.unlink(missing_ok=True)  # rename leaves it where both are links to one file already
 
     def restore(self, result: Any) -> Any:
         """Loads the checkpoint that the `resume` option names, if there is one; returns the loader's state."""
@@ -146,6 +151,8 @@ class Checkpointer:
                 self._resumed = state["random"][training.ranks.rank]
         self._check_output_dir(path)
         self._check_same_place()
+        if path is not None and result.epochs and training.batch == 0 and not self.owes_validation:
+            self._keep_best(path, result)  # the run may have been killed between saving and this choice
         if training.ranks.is_main and training.options.resume is not None:
             self._say_what_was_resumed(path, state)
         return state["loader"] if state is not None else None

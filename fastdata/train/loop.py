@@ -112,8 +112,8 @@ def _run(training: Training, loader_of: Callable[[int], Any], val_loader: Any) -
     """All epochs that are left, and what is written at the end."""
     options, checkpointer, result = training.options, Checkpointer(training), Result()
     loader_state = checkpointer.restore(result)
-    if result.epochs:
-        training.scheduler.reduce(plateau_factor(result.epochs, options))
+    if validated := result.epochs[:-1] if checkpointer.owes_validation else result.epochs:
+        training.scheduler.reduce(plateau_factor(validated, options))
     with monitored(training) as monitor, checkpointer.listening():
         if checkpointer.owes_validation:
             loader = loader_of(training.epoch - 1)

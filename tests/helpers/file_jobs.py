@@ -23,10 +23,12 @@ from fastdata.shards.conversion.restore import restore_folder
 from fastdata.shards.format import MANIFEST_NAME
 from fastdata.shards.make_index import index_folder
 from fastdata.train import fit, plots
+from fastdata.train.best import plateau_factor
 from fastdata.train.checkpoint_files import load_checkpoint
 
 IMAGES = 12
 PICTURE = bytes(40_000)
+JUDGED = {"best_metric": "val_loss", "lr_scheduler": "plateau", "lr_patience": 0}
 
 
 class Job:
@@ -94,7 +96,7 @@ class TrainingJob(Job):
         if (result := self.folder / "result.json").exists():
             json.loads(result.read_bytes())
         kept = list(self.folder.glob("checkpoint-*.pt"))
-        for path in kept:
+        for path in [*kept, *self.folder.glob("best.pt")]:
             load_checkpoint(path)
         return wrong if len(kept) > 1 else {**wrong, "checkpoints": f"only {kept}"}
 
@@ -136,13 +138,15 @@ def _restore(shards: Path, folder: Path, again: bool) -> Any:
     return list(restore_folder(ShardDataset(shards), folder, threads=2, resume=again))
 
 
-def _train(folder: Path, epochs: int) -> list[float]:
-    """The losses of all updates."""
+def _train(folder: Path, epochs: int) -> list[Any]:
+    """The losses of all updates, the learning rate's factor, and the epoch of the best checkpoint."""
     plots._figure = _figure
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*")
-        chosen = options(output_dir=str(folder), keep=2, save_every=1, epochs=epochs, resume="auto")
-        return [float(loss) for loss in fit(plain_model(), data(16), options=chosen).losses]
+        chosen = options(output_dir=str(folder), keep=2, save_every=1, epochs=epochs, resume="auto", **JUDGED)
+        result = fit(plain_model(), data(16), data(8), options=chosen)
+    best = load_checkpoint(folder / "best.pt")["result"]["epochs"]
+    return [*map(float, result.losses), plateau_factor(result.epochs, chosen), len(best)]
 
 
 def _fill(store: Path, folder: Path, again: bool) -> list[str]:

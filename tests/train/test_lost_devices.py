@@ -239,7 +239,14 @@ def test_a_checkpoint_of_another_precision_starts_scaling_anew(tmp_path: Any) ->
     assert training.updates == 5
 
 
-def test_a_signal_during_the_validation_ends_it(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "judged",
+    [{}, {"lr_scheduler": "plateau"}, {"best_metric": "val_loss"}, {"best_metric": "val_loss", "patience": 2}],
+    ids=["by nobody", "plateau", "best", "patience"],
+)
+def test_a_signal_during_the_validation_ends_it(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str], judged: dict[str, Any]
+) -> None:
     import os
     import signal
 
@@ -258,12 +265,12 @@ def test_a_signal_during_the_validation_ends_it(tmp_path: Any, capsys: pytest.Ca
                 yield batch
 
     validation = Signals()
-    result = fit(plain_model(), data(), validation, options(epochs=3, output_dir=str(tmp_path)))
+    result = fit(plain_model(), data(), validation, options(epochs=3, output_dir=str(tmp_path), **judged))
     assert result.stopped
     assert validation.made == 3
     assert len(result.epochs) == 1
     assert "stopped by a signal after 5 updates; checkpoint saved" in capsys.readouterr().out
-    again = fit(plain_model(), data(), data(80), options(epochs=3, output_dir=str(tmp_path), resume="auto"))
-    whole = fit(plain_model(), data(), data(80), options(epochs=3))
+    again = fit(plain_model(), data(), data(80), options(epochs=3, output_dir=str(tmp_path), resume="auto", **judged))
+    whole = fit(plain_model(), data(), data(80), options(epochs=3, **judged))
     assert again.losses == whole.losses
     assert [each["val_loss"] for each in again.epochs] == [each["val_loss"] for each in whole.epochs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -343,6 +344,43 @@ def test_the_best_checkpoint_is_one_that_was_validated(tmp_path: Path) -> None:
     fit(plain_model(), whole, whole, given, task=scripted(scores))
     best = torch.load(tmp_path / "best.pt", weights_only=True)
     assert best["training"]["counts"] == {"epoch": 1, "batch": 0, "updates": 5}
+
+
+class Killed(BaseException):
+    """Stands for a kill: the program runs nothing behind it that would tidy up."""
+
+
+def test_the_best_is_chosen_by_the_run_that_resumes_one_killed_before_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at each call that makes best.pt; the run that resumes has the epochs that are left."""
+    scores = [0.5, 0.9, 0.7]
+    for call in ("link", "replace"):
+        for epoch in (0, 1):  # each the best so far
+            more: dict[str, Any] = {"best_metric": "val_score", "output_dir": str(tmp_path / f"{call}{epoch}")}
+            real, spared = getattr(os, call), iter([False] * epoch)
+
+            def kill(old: Any, new: Any, real: Any = real, spared: Any = spared) -> None:
+                if "best" in Path(new).name and next(spared, True):
+                    raise Killed
+                real(old, new)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(os, call, kill)
+                with pytest.raises(Killed):
+                    run(scores, **more)
+            again = run(scores[epoch + 1 :] + [0.0] * (epoch + 1), resume="auto", **more)
+            assert [round(entry["val_score"], 6) for entry in again.epochs] == scores
+            best = torch.load(Path(more["output_dir"]) / "best.pt", weights_only=True)
+            assert len(best["result"]["epochs"]) == 2
+
+
+def test_a_run_that_goes_on_in_another_folder_has_the_best_there(tmp_path: Path) -> None:
+    run([0.5, 0.9], best_metric="val_score", output_dir=str(tmp_path / "first"))
+    latest = max((tmp_path / "first").glob("checkpoint-*.pt"))
+    run([0.1, 0.1], best_metric="val_score", output_dir=str(tmp_path / "second"), resume=str(latest))
+    assert len(torch.load(tmp_path / "second" / "best.pt", weights_only=True)["result"]["epochs"]) == 2
+    assert [path.name for path in (tmp_path / "second").glob(".*")] == []
 
 
 def test_a_result_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
