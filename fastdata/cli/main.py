@@ -154,7 +154,7 @@ def _info(given: Any) -> None:
 
 def _check_can_run(command: str) -> None:
     """Says what is to be installed, or would spoil the comparison with torch, before any work is done."""
-    if startup.is_on():
+    if startup.replaces():
         raise OptionError(
             f"fastdata {command} measures torch's DataLoader, which {startup.VARIABLE} replaces; unset it"
         )

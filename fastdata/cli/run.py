@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from fastdata.cli.check import CHECK_VALUES, split_or_tell
@@ -52,8 +53,11 @@ def run_program(given: argparse.Namespace, program: list[str]) -> int:
     is_module, program = split_or_tell(given, program)
     if not program:
         return 2
-    startup.follow_children(quiet=given.quiet)
-    startup.install()
+    if setting := startup.forbidden_by():
+        print(f"fastdata: {setting} is set, so torch's DataLoader is not replaced", file=sys.stderr)
+    else:
+        startup.follow_children(quiet=given.quiet)
+        startup.install()
     interrupts.raise_again()  # the program's own, from here on
     run_named(program, is_module=is_module)
     return 0

@@ -25,6 +25,7 @@ from fastdata.pipeline.record_cache import RecordCache
 from fastdata.system import cuda
 from fastdata.system.cpus import auto_threads
 from fastdata.system.stack_level import users_level
+from fastdata.system.switches import is_off, is_on
 
 __all__ = [
     "OWN_ARGUMENTS",
@@ -207,8 +208,8 @@ def thread_count(num_workers: Any) -> int:
 
 
 def may_defer(loader: LoaderArguments) -> bool:
-    """True if images may stay encoded in a dataset's own code; FASTDATA_DEFER=0 forbids it in the whole process."""
-    return loader.defer and os.environ.get("FASTDATA_DEFER", "1") != "0"
+    """True unless torch and Pillow make the samples, since `defer`, FASTDATA_DEFER or FASTDATA is off."""
+    return loader.defer and is_on("FASTDATA_DEFER", by_default=True) and not is_off()
 
 
 def may_pin(wanted: bool) -> bool:

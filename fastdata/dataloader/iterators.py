@@ -36,6 +36,7 @@ from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.jobs import SkipResult
 from fastdata.pipeline.stats import PipelineStats
+from fastdata.system.switches import is_off
 from fastdata.terminal.progress import Progress
 
 __all__ = ["Closable", "CountedIterator", "EpochIterator", "Numbered", "SingleProcessIterator"]
@@ -184,12 +185,16 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
         elif samples.defers and isinstance(loader.dataset, IterableDataset):
             as_torch_reads_it = stream(loader)
         if loader.num_workers > 0:
-            begin: Callable[[int], None] = TakeCare(as_torch_reads_it.worker_init_fn)
+            begin: Callable[[int], None] | None = as_torch_reads_it.worker_init_fn
+            if not is_off():
+                begin = TakeCare(begin)
             # Which worker makes which batch of a map-style dataset is known only where they come in order.
             if (loader.in_order or record.batches is None) and hasattr(loader, "state_dict"):
                 record.workers = WorkerStates(loader.num_workers, start.worker_states)
                 begin = KeepStates(begin, record.workers.resumed())
-            as_torch_reads_it = LoaderView(as_torch_reads_it, worker_init_fn=ShareBlocks(begin, self))
+            if not is_off():
+                begin = ShareBlocks(begin, self)
+            as_torch_reads_it = LoaderView(as_torch_reads_it, worker_init_fn=begin)
         if samples.pins and not loader.pin_memory:
             as_torch_reads_it = LoaderView(as_torch_reads_it, pin_memory=True)  # they go on to a GPU
         if record.batches is not None or start.batches == 0:

@@ -57,6 +57,7 @@ from fastdata.pipeline.config import ON_ERROR, OnError
 from fastdata.pipeline.record_cache import open_cache
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.system.stack_level import users_level
+from fastdata.system.switches import is_off
 
 __all__ = ["DataLoader", "StatelessDataLoader", "observers"]
 
@@ -132,7 +133,8 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
             training batches equal torch's to the last bit (with an exact backend, and without `seed`).  A transform
             whose draws are not known runs its own code.  None is the environment variable FASTDATA_DRAWS, or "sample".
         defer: leave images encoded in a dataset's own code, and fuse its transforms; False has all of it done by
-            torch and Pillow, for code that asks for exact types.  FASTDATA_DEFER=0 does that in a whole process.
+            torch and Pillow, for image folders, too.  FASTDATA_DEFER=0 does that in a whole process, and FASTDATA=0
+            leaves worker processes and their batches to torch as well.
         decode_device: device that decodes with backend="dali": "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU
             if `device` is one).
         dali: further choices for that backend.
@@ -207,6 +209,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         cache_bytes: int | None = None,
     ) -> None:
         check_torch()
+        leaves_all_to_torch = is_off()
         check_backend_name(backend)
         check_choice("fidelity", fidelity, FIDELITIES)
         check_choice("on_error", on_error, ON_ERROR)
@@ -245,7 +248,8 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        remember(self, _made_anew)
+        if not leaves_all_to_torch:
+            remember(self, _made_anew)
 
     def _begin_state(self, *, is_auto: bool) -> None:
         self._findings = Findings(is_auto=is_auto)
@@ -327,6 +331,8 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
 
     def _get_iterator(self) -> Any:
         route, self._route_now = self._route_now or self._route(), None
+        if is_off() and not hasattr(self, "state_dict"):
+            return super()._get_iterator()
         samples, plans = self._samples(route), route.fused.values()
         by_sample = samples.fused and not any(plan.unfused for plan in plans)  # what is fused draws so
         if self._resume_from is not None and not by_sample:

@@ -22,7 +22,7 @@ from fastdata.transforms.compile import ADVICE_FIRST_STEP, compile_transform, fl
 from fastdata.transforms.known import name_of
 from fastdata.views.plan import Plan
 
-__all__ = ["ADVICE_MAP_STYLE", "Route", "find_route"]
+__all__ = ["ADVICE_MAP_STYLE", "LEFT_TO_TORCH", "Route", "find_route"]
 
 
 # Functions of frameworks that only seed the random generators of a worker process.
@@ -37,6 +37,9 @@ _SEEDING = {
 ADVICE_MAP_STYLE = (
     "use a map-style dataset that opens images with PIL.Image.open, or tar shards with fastdata.ShardDataset"
 )
+
+
+LEFT_TO_TORCH = "defer=False, FASTDATA_DEFER=0 or FASTDATA=0 leaves the dataset to torch and Pillow"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +82,10 @@ def find_route(loader: LoaderArguments) -> Route:
         return Route(reason=reason, advice=ADVICE_MAP_STYLE)
     if loader.batch_sampler is None:
         return Route(reason="batch_size=None asks for single samples", advice="pass a batch_size")
+    if not may_defer(loader) and makes_samples(loader.dataset):
+        return Route(reason=LEFT_TO_TORCH)
     route = _pipeline_route(loader)
     if route.plan is not None:
-        return route
-    if not may_defer(loader):
         return route
     found = find_transforms(loader.dataset, follow=loader.draws == "torch")
     fused = found.plans

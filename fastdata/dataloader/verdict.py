@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, Subset
 
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
-from fastdata.dataloader.routes import ADVICE_MAP_STYLE, Route
+from fastdata.dataloader.routes import ADVICE_MAP_STYLE, LEFT_TO_TORCH, Route
 from fastdata.errors import NotAccelerated
 from fastdata.lazy.batch_messages import ImageCounts
 from fastdata.lazy.find import looks_like_images
@@ -170,7 +170,7 @@ def _why_torchs(loader: LoaderArguments, route: Route) -> str:
     """Reason why nothing can be taken over, before any batch."""
     if may_defer(loader):
         return route.reason
-    return "defer=False, or FASTDATA_DEFER=0, leaves the dataset's own code to torch and Pillow"
+    return LEFT_TO_TORCH
 
 
 def _share(plan: Plan) -> str:
@@ -276,7 +276,7 @@ def _has_images(batch: Any) -> bool:
 def _change(loader: LoaderArguments, route: Route) -> str:
     """The change that would help most."""
     if not may_defer(loader):
-        return "leave defer=False and FASTDATA_DEFER=0 out"
+        return "leave defer=False, FASTDATA_DEFER=0 and FASTDATA=0 out"
     if _is_torchs(loader):
         return route.advice or ADVICE_MAP_STYLE
     return _OPEN_WITH_PILLOW + (_INSTEAD_OF_OPENCV if _other_decoder(loader.dataset) == "OpenCV" else "")

@@ -42,11 +42,11 @@ class ShareBlocks:
     """A worker_init_fn, called before all others of fastdata: batches go to the training process in blocks.
 
     Args:
-        begin: the worker_init_fn that is called first.
+        begin: the worker_init_fn that is called first; None for none.
         receiver: the iterator that receives them, at whose end blocks are forgotten.
     """
 
-    def __init__(self, begin: Callable[[int], None], receiver: Any) -> None:
+    def __init__(self, begin: Callable[[int], None] | None, receiver: Any) -> None:
         self._begin, self._owner = begin, next(_numbers)
         if can_share_blocks():
             take_blocks(self._owner)
@@ -54,7 +54,8 @@ class ShareBlocks:
 
     def __call__(self, worker: int) -> None:
         """Calls the other, then has torch's fetchers pack what they give."""
-        self._begin(worker)
+        if self._begin is not None:
+            self._begin(worker)
         if not can_share_blocks():
             return
         writer = BlockWriter(self._owner)

@@ -67,16 +67,17 @@ class KeepStates:
     """A worker_init_fn: batches bring the worker's state along, and a resumed worker begins with the one it had.
 
     Args:
-        before: the worker_init_fn that is called first.
+        before: the worker_init_fn that is called first; None for none.
         resumed: state of each worker from `WorkerStates.at`; None for a worker that begins anew.
     """
 
-    def __init__(self, before: Callable[[int], None], resumed: Sequence[dict[str, Any] | None] | None) -> None:
+    def __init__(self, before: Callable[[int], None] | None, resumed: Sequence[dict[str, Any] | None] | None) -> None:
         self._before, self._resumed = before, resumed
 
     def __call__(self, worker: int) -> None:
         """Restores the states of worker process number `worker` and begins to note them; torch calls it there."""
-        self._before(worker)
+        if self._before is not None:
+            self._before(worker)
         info = get_worker_info()
         assert info is not None
         state = (self._resumed[worker] if self._resumed is not None else None) or {}

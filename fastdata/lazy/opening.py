@@ -36,6 +36,7 @@ from fastdata.lazy.sample_context import context
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import create_backend
 from fastdata.patches.image_opening import image_opening
+from fastdata.system.switches import is_off
 from fastdata.views.levels import UINT8, Levels
 
 __all__ = ["can_open_encoded", "open_encoded_from_now_on", "open_image", "open_record", "opening_encoded"]
@@ -45,9 +46,13 @@ _CLOCKS_DIFFER_S = 1.0  # tolerance for coarse file timestamps
 _this_thread = threading.local()
 
 
-@cache
 def can_open_encoded() -> bool:
-    """True if the native core can decode with Pillow's pixels."""
+    """True if the native core can decode with Pillow's pixels, and FASTDATA=0 does not leave that to Pillow."""
+    return not is_off() and _has_core()
+
+
+@cache
+def _has_core() -> bool:
     try:
         create_backend("native")
     except BackendUnavailable:

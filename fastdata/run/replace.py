@@ -17,6 +17,7 @@ import torch.utils.data
 from fastdata.dataloader import loader
 from fastdata.run.report import RunReport
 from fastdata.system.stack_level import users_level
+from fastdata.system.switches import is_off
 
 __all__ = ["replace_dataloader"]
 
@@ -29,11 +30,14 @@ def replace_dataloader(*, quiet: bool = False) -> None:
     For notebooks, and for frameworks that make their loaders themselves (transformers' Trainer, timm's create_loader).
     Modules that have imported torch's class before are given ours instead.  Call it before loaders are made, and before
     frameworks are imported that derive classes from torch's: such loaders are no instances of what has its name
-    afterwards, so that frameworks may not know them (one warning names the classes).  Harmless when repeated.
+    afterwards, so that frameworks may not know them (one warning names the classes).  Harmless when repeated; with
+    FASTDATA=0 in the environment it does nothing.
 
     Args:
         quiet: do not print which path each loader takes, nor the summary at exit.
     """
+    if is_off():
+        return
     ours, torchs = loader.StatelessDataLoader, torch.utils.data.dataloader
     replaced = next(each for each in ours.__mro__[1:] if each.__name__ == "DataLoader")
     if torchs.DataLoader is not ours:

@@ -11,17 +11,41 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["QUIET", "SITE", "VARIABLE", "follow_children", "follow_children_to_check", "install", "is_on"]
+from fastdata.system.switches import is_off, is_on
 
-VARIABLE = "FASTDATA_RUN"  # "" and "0" are off
+__all__ = [
+    "QUIET",
+    "SITE",
+    "VARIABLE",
+    "follow_children",
+    "follow_children_to_check",
+    "forbidden_by",
+    "install",
+    "replaces",
+]
+
+VARIABLE = "FASTDATA_RUN"
 _CHECK = "check:"  # the value that compares begins so
 QUIET = "quiet"  # the value that replaces without printing; every other one prints
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")  # comes first in children's PYTHONPATH
 
 
-def is_on() -> bool:
-    """True if the environment asks for the replacement."""
-    return os.environ.get(VARIABLE, "0") not in ("", "0")
+def replaces() -> bool:
+    """True if the environment asks for the replacement.
+
+    Raises:
+        OptionError: the value is none that is accepted.
+    """
+    value = os.environ.get(VARIABLE, "")
+    return value == QUIET or value.startswith(_CHECK) or is_on(VARIABLE, by_default=False)
+
+
+def forbidden_by() -> str | None:
+    """The setting that keeps torch's class, as in "FASTDATA=0"; None if there is none."""
+    if is_off():
+        return f"FASTDATA={os.environ['FASTDATA']}"
+    value = os.environ.get(VARIABLE, "")
+    return None if not value or replaces() else f"{VARIABLE}={value}"
 
 
 def follow_children(*, quiet: bool) -> None:
@@ -48,6 +72,8 @@ def _follow(value: str) -> None:
 
 def install() -> None:
     """Replaces the DataLoader as soon as torch has been imported, or immediately if it already is."""
+    if forbidden_by() is not None:
+        return
     if "torch" in sys.modules:
         _replace()
     elif not any(isinstance(finder, _AfterTorch) for finder in sys.meta_path):

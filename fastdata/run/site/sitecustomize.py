@@ -12,7 +12,7 @@ sys.modules.pop(__name__, None)
 try:
     import sitecustomize  # noqa: F401 - the next one; if there is none, the ImportError is what Python's `site` expects
 finally:
-    if os.environ.get("FASTDATA_RUN", "0") not in ("", "0"):
+    if os.environ.get("FASTDATA_RUN", "").lower() not in ("", "0", "false", "off", "no"):
         try:
             from fastdata.run.startup import install
 

@@ -99,9 +99,7 @@ _WEBPS: tuple[dict[str, Any], ...] = ({"quality": 80}, {"lossless": True})
 
 
 def _loader(dataset: Any, backend: str, batch: int, on_error: str) -> DataLoader:
-    return DataLoader(
-        dataset, batch, seed=1, num_workers=2, backend=backend, fidelity="exact", on_error=on_error, defer=False
-    )
+    return DataLoader(dataset, batch, seed=1, num_workers=2, backend=backend, fidelity="exact", on_error=on_error)
 
 
 def _with_errors(dataset: Any, backend: str) -> Found:
