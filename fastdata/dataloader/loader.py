@@ -227,7 +227,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         self._device = check_device(device) if device is not None else None
         self._decode_on = check_decode_device(decode_device, backend, self._device)
         self.autotune, self.memory_budget = autotune, memory_budget
-        self.cache, self.cache_bytes, self.record_cache = cache, cache_bytes, open_cache(cache, cache_bytes)
+        self.cache, self.cache_bytes, self._record_cache = cache, cache_bytes, open_cache(cache, cache_bytes)
         self._begin_state(is_auto=num_workers == "auto")
         super().__init__(
             dataset,
@@ -299,8 +299,12 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         return self._findings.choice.backend.name if self._findings.choice is not None else self.backend
 
     def _arguments(self) -> LoaderArguments:
-        names = (field.name for field in fields(LoaderArguments) if field.name != "decode_on")
-        return LoaderArguments(**{name: getattr(self, name) for name in names}, decode_on=self._decode_on)
+        names = (field.name for field in fields(LoaderArguments) if field.name not in ("decode_on", "record_cache"))
+        return LoaderArguments(
+            **{name: getattr(self, name) for name in names},
+            decode_on=self._decode_on,
+            record_cache=self._record_cache,
+        )
 
     def _route(self) -> Route:
         if "_stats" not in vars(self):

@@ -33,6 +33,7 @@ DECODERS = ("decode_image", "decode_jpeg")  # torch's operators, behind all of t
 # Those behind torchcodec's, by their names in its module, and what reads a file there.
 TORCHCODECS, READS = ("_decode_jpeg", "_decode_png"), "_source_to_tensor"
 _UNCHANGED, _RGB = 0, 3  # values of torchvision.io.ImageReadMode, and of torchcodec's
+_MOST_PIXELS = 89_478_485  # Pillow's limit unless a program changes it; for 256 MB of pixels
 _UINT16 = 1  # what torchcodec's operator for PNGs calls this dtype
 
 _EXIF = b"Exif\0\0"
@@ -89,7 +90,13 @@ def _pending_source(data: Any, mode: int, began: float) -> EncodedSource | None:
     if not context.opens_encoded or context.decodes_at_once or mode not in (_UNCHANGED, _RGB):
         return None
     source = _source_of(data, began)
-    return source if source is not None and _is_rgb(source, mode) else None
+    return source if source is not None and _is_rgb(source, mode) and not _is_huge(source) else None
+
+
+def _is_huge(source: EncodedSource) -> bool:
+    """True for a size of which the library itself is to decide if it may be."""
+    header = source.header
+    return header is None or header.width * header.height > _MOST_PIXELS
 
 
 def _left_pending(source: EncodedSource) -> torch.Tensor:

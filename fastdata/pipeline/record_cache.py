@@ -75,8 +75,8 @@ def open_cache(place: str | os.PathLike[str] | None, most_bytes: int | None) -> 
         if not hasattr(os, "memfd_create"):
             raise OptionError("cache='ram' needs Linux; name a folder, which may lie on a RAM disk")
         return RecordCache(None, most_bytes)
-    folder = Path(os.path.abspath(place))
     try:
+        folder = Path(os.path.abspath(place))
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OptionError(f"cache={place!r}: the folder cannot be made ({error}); name another one") from error
@@ -183,7 +183,7 @@ class RecordCache:
         if self._process is not None and self._process != os.getpid():  # a forked child
             self._lock, self._process = threading.Lock(), None
         with self._lock:
-            if self._process is None or self._own.are_gone() or not (self.folder is None or self.folder.exists()):
+            if self._process is None or self._own.are_gone() or not self._is_there():
                 self._begin()
             parts: list[npt.NDArray[Any]] = []
             if self.folder is not None:
@@ -192,6 +192,9 @@ class RecordCache:
             new = self._new
             if parts or new:
                 self._table, self._new = Table.of([self._table.known, *parts, *new.values()]), {}
+
+    def _is_there(self) -> bool:
+        return self.folder is None or os.path.exists(self.folder)  # False, too, for one that cannot be reached
 
     def _begin(self) -> None:
         """Begins with files of its own: in the first epoch, in a forked child, after somebody removed the folder."""
@@ -203,6 +206,18 @@ class RecordCache:
             self._limit = self.most_bytes if self.most_bytes is not None else self._limit_by_place()
         except OSError as error:
             self._keep_no_more(error)
+            return
+        if self._limit < CHUNK_BYTES:
+            self._keep_nothing()
+
+    def _keep_nothing(self) -> None:
+        self._is_full = True
+        place, share = self.folder or "memory", "half" if self.folder is not None else "a quarter"
+        warnings.warn(
+            f"the cache in {place} keeps nothing: it may take {share} of what is free, {self._limit / 1e6:.1f} MB, but "
+            f"needs {CHUNK_BYTES / 1e6:.1f} MB; free space, pass cache_bytes, or leave cache out",
+            stacklevel=users_level(),
+        )
 
     def _limit_by_place(self) -> int:
         if self.folder is None:

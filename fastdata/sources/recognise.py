@@ -27,7 +27,7 @@ from fastdata.sources.protocol import (
     location_of,
     read_targets,
 )
-from fastdata.system.files import read_file
+from fastdata.system.files import read_file, working_folder
 
 __all__ = [
     "frozen",
@@ -161,7 +161,7 @@ def frozen(source: ImageSource) -> ImageSource:
     if not isinstance(source, _TorchvisionFolder) and type(source).read_encoded is not _read_encoded_of_ours():
         return source
     transforms = {name: getattr(folder, name) for name in ("transform", "target_transform")}
-    return _TorchvisionFolder(SimpleNamespace(samples=list(folder.samples), **transforms), os.getcwd())
+    return _TorchvisionFolder(SimpleNamespace(samples=list(folder.samples), **transforms), working_folder())
 
 
 def _read_encoded_of_ours() -> Any:

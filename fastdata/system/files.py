@@ -30,6 +30,7 @@ __all__ = [
     "sync_folder",
     "try_lock",
     "whole_file",
+    "working_folder",
     "write_whole",
 ]
 
@@ -45,6 +46,14 @@ def cache_folder() -> Path:
         RuntimeError: XDG_CACHE_HOME is not set, and the user has no home.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastdata"
+
+
+def working_folder() -> str:
+    """Path of this process's working folder; "" if it has been removed, where only absolute paths lead anywhere."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 class NotRegularFile(OSError):

@@ -193,3 +193,30 @@ def test_nothing_is_replaced_outside(folder: Path) -> None:
     with opening_encoded():
         assert vars(torch.ops.image)["decode_image"] is not before
     assert vars(torch.ops.image)["decode_image"] is before
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("how", [name for name in HOW if "torchcodec" in name or name == "decode_image"])
+def test_the_library_decides_about_a_size_that_a_header_claims(tmp_path: Path, how: str, workers: int) -> None:
+    """No memory is taken for it here, and the error is the library's."""
+    mode = "L" if "torchcodec" in how else "RGB"
+    data = bytearray(images.saved(64, 48, kind="JPEG", mode=mode))
+    frame = next(at for at in range(len(data)) if data[at : at + 2] == b"\xff\xc0")
+    side = 65_535 if "torchcodec" in how else 11_000
+    data[frame + 5 : frame + 9] = side.to_bytes(2, "big") * 2
+    (tmp_path / "claims.jpg").write_bytes(data)
+
+    class Claims(Dataset[Any]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> Any:
+            return HOW[how](tmp_path / "claims.jpg").float().max()
+
+    found = []
+    for cls in (torch.utils.data.DataLoader, DataLoader):
+        try:
+            found.append([batch.tolist() for batch in cls(Claims(), 1, num_workers=workers)])
+        except RuntimeError as error:
+            found.append([type(error), str(error).splitlines()[-1]])
+    assert found[0] == found[1]

@@ -15,8 +15,9 @@ from unittest import mock
 
 import images
 from small_training import data, options, plain_model
+from torchvision import transforms
 
-from fastdata import ShardDataset
+from fastdata import DataLoader, ImageFolder, ShardDataset
 from fastdata.shards import cache, remote_files
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.restore import restore_folder
@@ -101,6 +102,13 @@ class TrainingJob(Job):
         return wrong if len(kept) > 1 else {**wrong, "checkpoints": f"only {kept}"}
 
 
+class RecordCacheJob(Job):
+    """Epochs of a loader with a cache, whose files are named anew by each process and may be damaged."""
+
+    def files(self) -> dict[str, str]:
+        return {}
+
+
 def make(work: Path) -> dict[str, Job]:
     """The jobs by name; makes what they begin with."""
     work.mkdir()
@@ -115,12 +123,15 @@ def make(work: Path) -> dict[str, Job]:
         shutil.copy(path, tars)
     store = work.parent / "store"  # whose calls are not counted
     shutil.copytree(shards, store)
+    pictures = work.parent / "pictures"
+    shutil.copytree(source, pictures)
     _train(trained, 1)
     return {
         "convert": Job(work, "convert", None, lambda folder, _: _convert(source, folder)),
         "index": Job(work, "index", tars, lambda folder, _: index_folder(folder).to_text()),
         "restore": Job(work, "restore", None, lambda folder, again: _restore(shards, folder, again)),
         "training": TrainingJob(work, "training", trained, lambda folder, _: _train(folder, 2)),
+        "record cache": RecordCacheJob(work, "record cache", None, lambda folder, _: _epochs(pictures, folder)),
         "cache": Job(work, "cache", None, lambda folder, again: _fill(store, folder, again)),
     }
 
@@ -147,6 +158,13 @@ def _train(folder: Path, epochs: int) -> list[Any]:
         result = fit(plain_model(), data(16), data(8), options=chosen)
     best = load_checkpoint(folder / "best.pt")["result"]["epochs"]
     return [*map(float, result.losses), plateau_factor(result.epochs, chosen), len(best)]
+
+
+def _epochs(pictures: Path, folder: Path) -> list[str]:
+    """Digests of all batches of four epochs: the cache is filled in three, and read in all."""
+    to_uint8 = transforms.Compose([transforms.Resize((16, 16)), transforms.PILToTensor()])
+    loader = DataLoader(ImageFolder(pictures, to_uint8), 4, cache=folder / "records", cache_bytes=1 << 24)
+    return [hashlib.sha256(images.numpy().tobytes()).hexdigest()[:16] for _ in range(4) for images, _ in loader]
 
 
 def _fill(store: Path, folder: Path, again: bool) -> list[str]:
