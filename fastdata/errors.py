@@ -136,6 +136,7 @@ class ViewError(DecodeError, ValueError):
     """The transform cannot be applied to one sample: a random crop is larger than the image."""
 
     problem = "does not fit the transform"
+    remedy = "Pad or resize before the step that needs more pixels, or take a smaller size there"
 
 
 class FieldError(DecodeError, ValueError):

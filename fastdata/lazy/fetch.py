@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -102,7 +103,7 @@ class SampleFetcher(_MapDatasetFetcher):
             if worker is None:  # others are pickled, as what they should be
                 batch = _with_real_tensors(batch)
         except Exception as error:
-            if not (counts_as_image_error(error) and (notes.natively or self._on_error != "raise")):
+            if not (self._is_handled(error) and (notes.natively or self._on_error != "raise")):
                 raise
             self._keep(given, before)
             if self._on_error != "replace":
@@ -226,7 +227,7 @@ class SampleFetcher(_MapDatasetFetcher):
             try:
                 samples.append(self.sample(index, occurrence, order.key))
             except Exception as error:
-                if not counts_as_image_error(error):
+                if not self._is_handled(error):
                     raise
                 failures.append(_failure(error, index))
                 if self._on_error == "raise":
@@ -239,6 +240,10 @@ class SampleFetcher(_MapDatasetFetcher):
         batch = self.collated(samples, order) if samples else None
         return MadeAgain(batch, failures, left_out, is_empty=not samples)
 
+    def _is_handled(self, error: Exception) -> bool:
+        """True if it is treated as that of an image; with on_error="raise" an error of the user's code is not."""
+        return counts_as_image_error(error) and (self._on_error != "raise" or _concerns_an_image(error))
+
     def _substitute(self, candidates: list[int], failure: DecodeError, occurrence: int, key: Key | None) -> Any:
         for other in candidates:
             try:
@@ -248,6 +253,19 @@ class SampleFetcher(_MapDatasetFetcher):
                     raise
                 # This candidate fails, too: try the next.  Its error is reported when the sampler gives its index.
         raise failure from none_decoded()
+
+
+_OF_IMAGES = ("PIL", "fastdata", "torchcodec", "torchvision")
+
+
+def _concerns_an_image(error: Exception) -> bool:
+    """True if a library of images has raised the error, and not the user's code or another library."""
+    places, traceback = [], error.__traceback__
+    while traceback is not None:
+        places.append(str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0])
+        traceback = traceback.tb_next
+    inner = next((place for place in reversed(places) if place not in sys.stdlib_module_names), "")
+    return inner in _OF_IMAGES
 
 
 def _living(references: list[Any]) -> list[Any]:

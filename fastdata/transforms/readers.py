@@ -35,9 +35,10 @@ _V2_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _size(size: int | Sequence[int]) -> Size:
-    if isinstance(size, int):
-        return size, size
-    return (int(size[0]), int(size[0])) if len(size) == 1 else (int(size[0]), int(size[1]))
+    sides = (size, size) if isinstance(size, int) else (int(size[0]), int(size[-1]))
+    if min(sides) < 1:
+        raise NotFusable(f"its size {size} has no pixels")
+    return sides
 
 
 def _filters(step: Any) -> tuple[Interpolation, ...]:
@@ -88,7 +89,7 @@ def _read_resize(step: Any, draft: Draft) -> None:
     if not isinstance(size, int) and len(size) == 2:
         draft.add_geometry(Resize(size=_size(size), filters=filters), on_tensors=on_tensors)
         return
-    shorter = size if isinstance(size, int) else int(size[0])
+    shorter, _ = _size(size)
     if longest is not None and longest <= shorter:
         raise NotFusable(f"max_size={longest} is not above size={shorter}")
     draft.add_geometry(Resize(shorter=shorter, longest=longest, filters=filters), on_tensors=on_tensors)

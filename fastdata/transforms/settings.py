@@ -2,7 +2,7 @@
 
 A dataset may change its own transform at any time: a size in ``__getitem__``, the list of a Compose between two epochs,
 the mean of a Normalize from another thread.  torch's loader obeys at once, so a plan is compared with the transform
-before each use, which takes a microsecond or two, and compiled anew where they differ.
+before each use, which takes a few microseconds, and compiled anew where they differ.
 """
 
 from __future__ import annotations
@@ -16,27 +16,32 @@ from fastdata.transforms.known import is_known_transform
 
 __all__ = ["TransformSnapshot"]
 
+_MOST_VALUES = 4096  # of a tensor that is compared by its bytes
 _DEEPEST = 16  # levels of nested transforms and containers that are recorded; deeper values are compared by identity
 
 
 class TransformSnapshot:
     """All attributes of a transform, and of known transforms inside of it, as they are now.
 
-    Lists, tuples, dictionaries and sets are copied, and arrays compared by their bytes.  Tensors are compared by their
-    version counters, which writes through `.data` or NumPy do not change.  Of any other value only a replacement is
-    noticed: steps of classes that are not known are called, and no plan depends on their attributes.
+    Lists, tuples, dictionaries and sets are copied, and arrays compared by their bytes.  So are tensors in host memory,
+    whose version counters do not count writes through `.data` or NumPy; larger ones are compared by those counters.  Of
+    any other value only a replacement is noticed: steps of classes that are not known are called, and no plan depends
+    on their attributes.  torch's default dtype and autocast count as settings, too, since the steps' own code reads
+    them.
 
     Args:
         transform: any object.
     """
 
-    __slots__ = ("_arrays", "_dicts", "_objects", "_seen", "_tensors")
+    __slots__ = ("_addresses", "_arrays", "_dicts", "_modes", "_objects", "_seen", "_tensors")
 
     def __init__(self, transform: object) -> None:
         self._objects: list[tuple[Any, type, dict[str, Any]]] = []
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
         self._tensors: list[tuple[torch.Tensor, int]] = []
         self._arrays: list[tuple[np.ndarray[Any, Any], bytes]] = []
+        self._addresses: list[tuple[torch.Tensor, int]] = []
+        self._modes = _modes()
         self._seen: dict[int, Any] = {}  # keeps what was noted, so that no other object gets its id
         # Forward hooks of all modules: while there are any, transforms that are modules are not fused.
         modules = torch.nn.modules.module
@@ -47,6 +52,8 @@ class TransformSnapshot:
     def is_current(self) -> bool:
         """True if no attribute of a recorded object has changed; False if one has, or cannot be compared."""
         try:
+            if _modes() != self._modes:
+                return False
             for owner, kind, kept in self._objects:
                 if type(owner) is not kind or owner.__dict__ != kept:
                     return False
@@ -55,6 +62,9 @@ class TransformSnapshot:
                     return False
             for tensor, version in self._tensors:
                 if tensor._version != version:
+                    return False
+            for tensor, address in self._addresses:
+                if tensor.data_ptr() != address:  # `.data` was given other memory
                     return False
             return all(array.tobytes() == content for array, content in self._arrays)
         except Exception:  # noqa: BLE001 - of values of the user's, which may not be comparable
@@ -80,10 +90,19 @@ class TransformSnapshot:
     def _note(self, value: Any, depth: int) -> None:
         if isinstance(value, torch.Tensor):
             self._tensors.append((value, value._version))
+            if value.device.type == "cpu" and value.layout is torch.strided and value.numel() <= _MOST_VALUES:
+                self._addresses.append((value, value.data_ptr()))
+                shared = value.detach().numpy()
+                self._arrays.append((shared, shared.tobytes()))
         elif isinstance(value, np.ndarray):
             self._arrays.append((value, value.tobytes()))
         elif _has_recorded_attributes(value):
             self._objects.append((value, type(value), self._record(vars(value), depth + 1)))
+
+
+def _modes() -> tuple[Any, ...]:
+    """States of torch that known steps read while they run."""
+    return torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
 
 
 def _has_recorded_attributes(value: object) -> bool:

@@ -169,11 +169,54 @@ def test_settings_notice_every_change() -> None:
         assert not snapshot.is_current()
         back()
         assert snapshot.is_current()
-    snapshot = TransformSnapshot(transform)
-    mean.mul_(2)  # in place
-    assert not snapshot.is_current()
-    snapshot = TransformSnapshot(transform)
-    handle = steps[0].register_forward_hook(lambda *_: None)
+    for write in (
+        lambda: mean.mul_(2),
+        lambda: mean.data.mul_(2),  # which version counters do not count
+        lambda: mean.numpy().__setitem__(0, 7.0),
+        lambda: setattr(mean, "data", mean.clone()),
+    ):
+        snapshot = TransformSnapshot(transform)
+        write()
+        assert not snapshot.is_current()
+
+
+MEAN = np.zeros(3, np.float32)
+
+
+class Outside(Own):
+    """What its transform reads is changed from outside of it, for every second sample."""
+
+    def __init__(self, files: list[Path], change: str) -> None:
+        mean = torch.from_numpy(MEAN)
+        super().__init__(files, [v1.Resize((8, 8)), v1.ToTensor(), v1.Normalize(mean, [1.0] * 3)])
+        self.what, self.mean = change, mean
+
+    def __getitem__(self, index: int) -> Any:
+        MEAN[:] = 0.0
+        if self.what == "by NumPy":
+            MEAN[:] = 0.1 * index
+        elif self.what == "by .data":
+            self.mean.data.fill_(0.1 * index)
+        elif self.what == "by dtype":
+            torch.set_default_dtype(torch.float64 if index % 2 else torch.float32)
+        try:
+            with torch.autocast("cpu", enabled=self.what == "by autocast" and index % 2 == 1):
+                image, label = super().__getitem__(index)
+            return image.double(), str(image.dtype), label
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("change", ["by NumPy", "by .data", "by dtype", "by autocast"])
+def test_what_a_transform_reads_is_read_at_that_moment(files: list[Path], change: str, workers: int) -> None:
+    check_like_torch(lambda: Outside(files, change), num_workers=workers)
+
+
+def test_hooks_are_noticed() -> None:
+    step = v1.RandomHorizontalFlip(0.0)
+    snapshot = TransformSnapshot(v1.Compose([step, v1.ToTensor()]))
+    handle = step.register_forward_hook(lambda *_: None)
     assert not snapshot.is_current()
     handle.remove()
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
