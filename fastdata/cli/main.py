@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,9 @@ _PACKAGES = {"bench": ("torchvision",), "demo": ("matplotlib", "torchvision")}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one `fastdata` command and returns its exit status."""
     own, program = split_program(list(sys.argv[1:] if arguments is None else arguments))
+    if own and (meant := _what_is_meant(own[0])):
+        print(f"fastdata: {own[0]!r} is no command; {meant}", file=sys.stderr)
+        return 2
     given = _parser().parse_args(own)
     given.command_line = shlex.join(["fastdata", *own, *program])
     if hasattr(given, "is_program"):  # whose errors are its own
@@ -52,6 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fastdata: interrupted{getattr(given, 'when_interrupted', '')}", file=sys.stderr)
         return interrupts.STATUS
     return 0
+
+
+def _what_is_meant(name: str) -> str | None:
+    """Command to use in place of a name that is none, but easily taken for one; None for all others."""
+    if name == "train":
+        return "the training loop is started by: python -m fastdata.train --help"
+    if name.endswith(".py") or os.path.isfile(name):
+        return f"to run a program with its DataLoader replaced: fastdata run {shlex.quote(name)}"
+    return None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -49,6 +49,34 @@ def test_a_missing_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == f"fastdata: no such folder: {tmp_path}/none\n"
 
 
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("train", "the training loop is started by: python -m fastdata.train --help"),
+        ("my program.py", "to run a program with its DataLoader replaced: fastdata run 'my program.py'"),
+    ],
+)
+def test_what_is_taken_for_a_command_leads_to_the_right_one(
+    capsys: pytest.CaptureFixture[str], given: str, advice: str
+) -> None:
+    assert main([given, "--epochs", "3"]) == 2
+    assert capsys.readouterr().err == f"fastdata: {given!r} is no command; {advice}\n"
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+@pytest.mark.parametrize("below", [False, True])
+def test_nothing_is_restored_onto_a_file(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], below: bool, more: list[str]
+) -> None:
+    assert main(["convert", str(folder), str(tmp_path / "shards"), "--workers", "1"]) == 0
+    (tmp_path / "file").write_bytes(b"kept")
+    target = tmp_path / "file" / "images" if below else tmp_path / "file"
+    assert main(["restore", str(tmp_path / "shards"), str(target), *more]) == 1
+    said = f"fastdata: {tmp_path / 'file'} is a file; name a folder that is empty or does not exist\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert (tmp_path / "file").read_bytes() == b"kept"
+
+
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -247,7 +247,7 @@ def test_every_test_lies_in_a_folder_under_a_name_of_its_own() -> None:
 
 
 def test_the_public_names() -> None:
-    assert fastdata.__all__ == sorted(fastdata.__all__)
+    assert fastdata.__all__ == sorted(fastdata.__all__) == dir(fastdata)
     assert set(fastdata.__all__) == {
         "AspectBuckets",
         "BackendError",

@@ -35,11 +35,19 @@ class Restored(NamedTuple):
 def check_empty(destination: str | os.PathLike[str]) -> None:
     """Raises ConversionError unless a folder is empty, or does not exist."""
     folder = Path(destination)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    _check_is_folder(folder)
+    if folder.exists() and any(folder.iterdir()):
         raise ConversionError(
             f"{destination} is not an empty folder; choose another destination, or go on with an earlier run: "
             "resume=True (--resume)"
         )
+
+
+def _check_is_folder(path: Path) -> None:
+    """Raises ConversionError if there is a file where the folder is to be, or in its path."""
+    there = next((each for each in (path, *path.parents) if each.exists()), None)
+    if there is not None and not there.is_dir():
+        raise ConversionError(f"{there} is a file; name a folder that is empty or does not exist")
 
 
 def restore_folder(
@@ -72,7 +80,9 @@ def restore_folder(
         ShardError: an image is damaged.
         OSError: a file cannot be written.
     """
-    if not resume:
+    if resume:
+        _check_is_folder(Path(destination))
+    else:
         check_empty(destination)
     files = _Files(Path(os.path.abspath(destination)), resume=resume)
 
