@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
-from fastdata.dataloader.arguments import LoaderArguments, may_defer
+from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, counts_threads, verdict
 from fastdata.jpeg_index.find import Uses, open_indexes
@@ -57,7 +57,7 @@ def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
     """Arguments that were given and do nothing where the dataset's own code runs, as they were given."""
     at_work: tuple[str, ...] = _WITH_FUSED if route.fused else ()
     is_stream = isinstance(loader.dataset, IterableDataset)
-    if loader.batch_sampler is not None and not is_stream and may_defer(loader) and native_problem() is None:
+    if loader.batch_sampler is not None and not is_stream and route.left_to_torch is None and native_problem() is None:
         at_work += ("on_error", "cache")
     given = (
         (name, getattr(loader, name), default) for name, default in _OF_THE_PIPELINE.items() if name not in at_work

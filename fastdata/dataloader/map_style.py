@@ -15,7 +15,7 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 
-from fastdata.dataloader.arguments import LoaderArguments, may_defer, may_pin
+from fastdata.dataloader.arguments import LoaderArguments, may_pin
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, warn_if_images
@@ -87,7 +87,7 @@ class Samples:
     @property
     def defers(self) -> bool:
         """True if images that the dataset opens may stay encoded."""
-        return may_defer(self.arguments)
+        return self.route.left_to_torch is None
 
     @property
     def on_error(self) -> OnError:

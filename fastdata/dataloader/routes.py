@@ -13,6 +13,7 @@ from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.lazy.find import find_transforms, is_safe_in_threads
 from fastdata.lazy.follow_trial import follows_its_own_code
 from fastdata.loaders import native_problem
+from fastdata.patches.originals import replaced_function
 from fastdata.pipeline.collate import is_known_collation, stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ADVICE_SOURCE, ImageSource, NotASource
@@ -54,6 +55,7 @@ class Route:
         fused: plans of the fused transforms, by their places in the dataset.
         fused_parts: places in `fused` that are steps of a longer transform, which as a whole cannot be fused.
         in_threads: the dataset's code runs in decode threads instead of worker processes.
+        left_to_torch: why torch and Pillow make the samples, and no image stays encoded; None if they do not.
     """
 
     source: ImageSource | None = None
@@ -63,6 +65,7 @@ class Route:
     fused: Mapping[str, Plan] = field(default_factory=dict)
     fused_parts: frozenset[str] = frozenset()
     in_threads: bool = False
+    left_to_torch: str | None = None
 
     @property
     def is_image_pipeline(self) -> bool:
@@ -76,14 +79,19 @@ class Route:
 
 
 def find_route(loader: LoaderArguments) -> Route:
-    """Decides the route of a loader from its arguments."""
+    """Decides the route of a loader from its arguments, and from the functions of other libraries as they are now."""
+    left = replaced_function() if may_defer(loader) else LEFT_TO_TORCH
+    return replace(_found(loader, left), left_to_torch=left)
+
+
+def _found(loader: LoaderArguments, left: str | None) -> Route:
     if isinstance(loader.dataset, IterableDataset):
         reason = f"{type(loader.dataset).__name__} is an iterable dataset, which torch's own code iterates"
         return Route(reason=reason, advice=ADVICE_MAP_STYLE)
     if loader.batch_sampler is None:
         return Route(reason="batch_size=None asks for single samples", advice="pass a batch_size")
-    if not may_defer(loader) and makes_samples(loader.dataset):
-        return Route(reason=LEFT_TO_TORCH)
+    if left is not None and makes_samples(loader.dataset):
+        return Route(reason=left)
     route = _pipeline_route(loader)
     if route.plan is not None:
         return route

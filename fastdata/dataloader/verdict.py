@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, Subset
 
-from fastdata.dataloader.arguments import LoaderArguments, may_defer
+from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import ADVICE_MAP_STYLE, LEFT_TO_TORCH, Route
 from fastdata.errors import NotAccelerated
 from fastdata.lazy.batch_messages import ImageCounts
@@ -107,8 +107,8 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> Verdic
         what = "in memory are made into batches" if isinstance(route.source, ArraySource) else "are decoded"
         reason = f"images {what} by the image pipeline; {_share(route.plan)}"
         return Verdict("partly accelerated" if route.plan.unfused else "accelerated", reason)
-    if _is_torchs(loader):
-        return Verdict("not accelerated", _why_torchs(loader, route), _change(loader, route))
+    if _is_torchs(loader, route):
+        return Verdict("not accelerated", _why_torchs(route), _change(loader, route))
     if findings.happened.batches or route.in_threads:
         return _by_what_happened(loader, route, findings.happened)
     planned = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.fused.items())
@@ -127,6 +127,7 @@ def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened)
         reason = f"images are decoded natively, in threads, with the dataset's own transforms ({shares})"
         return Verdict("partly accelerated" if any(plan.unfused for plan in steps) else "accelerated", reason)
     if not happened.decoded:
+        shares = shares or "conversions to tensors are done natively"
         reason = f"the dataset decodes its images itself; of its transforms, {shares}"
         return Verdict("partly accelerated", reason)
     decoded = f"images are decoded by the native core ({happened.decoded} in the first {_batches(happened)})"
@@ -160,17 +161,15 @@ def _batches(happened: Happened) -> str:
     return f"{happened.batches} batches" if happened.batches > 1 else "batch"
 
 
-def _is_torchs(loader: LoaderArguments) -> bool:
+def _is_torchs(loader: LoaderArguments, route: Route) -> bool:
     """True where torch's code makes the batches without us."""
     is_stream = isinstance(loader.dataset, IterableDataset)
-    return (loader.batch_sampler is None and not is_stream) or not may_defer(loader)
+    return (loader.batch_sampler is None and not is_stream) or route.left_to_torch is not None
 
 
-def _why_torchs(loader: LoaderArguments, route: Route) -> str:
+def _why_torchs(route: Route) -> str:
     """Reason why nothing can be taken over, before any batch."""
-    if may_defer(loader):
-        return route.reason
-    return LEFT_TO_TORCH
+    return route.left_to_torch or route.reason
 
 
 def _share(plan: Plan) -> str:
@@ -243,9 +242,9 @@ def warn_if_images(loader: LoaderArguments, route: Route, happened: Happened, ba
         happened: counts for the loader's first batches.
         batch: one of these batches.
     """
-    if not (may_defer(loader) and _loads_images(loader, happened, batch)):
+    if route.left_to_torch == LEFT_TO_TORCH or not _loads_images(loader, happened, batch):
         return
-    why = _why_torchs(loader, route) if _is_torchs(loader) else _no_images(loader, happened)
+    why = _why_torchs(route) if _is_torchs(loader, route) else _no_images(loader, happened)
     _warn_once(
         f"{type(loader.dataset).__name__} is loaded at torch's speed: {why}. What would help: "
         f"{_change(loader, route)}. loader.explain() says more."
@@ -275,9 +274,11 @@ def _has_images(batch: Any) -> bool:
 
 def _change(loader: LoaderArguments, route: Route) -> str:
     """The change that would help most."""
-    if not may_defer(loader):
+    if route.left_to_torch == LEFT_TO_TORCH:
         return "leave defer=False, FASTDATA_DEFER=0 and FASTDATA=0 out"
-    if _is_torchs(loader):
+    if route.left_to_torch is not None:
+        return "what does it in place of the library's own can be a step of the dataset's transform"
+    if _is_torchs(loader, route):
         return route.advice or ADVICE_MAP_STYLE
     return _OPEN_WITH_PILLOW + (_INSTEAD_OF_OPENCV if _other_decoder(loader.dataset) == "OpenCV" else "")
 

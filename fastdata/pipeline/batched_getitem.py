@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from fastdata.loaders import auto_backend
+from fastdata.patches.originals import replaced_function
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import OrderedJobs
@@ -38,7 +39,7 @@ class FetchesMany:
         Random views are seeded from torch's global generator.
         """
         dataset: Any = self
-        if is_off():
+        if is_off() or replaced_function() is not None:
             return [dataset[index] for index in indices]
         try:
             source = recognise(dataset)
