@@ -14,7 +14,7 @@ from fastdata.device.prefetch import map_tensors
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.fetch import SampleFetcher
 from fastdata.lazy.fill import SeenImages, StoredRows, decode_row, decode_together
-from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, is_pending
+from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, is_pending, real, stands_in
 from fastdata.loaders import Backend
 from fastdata.loaders.backend import DecodeThreads, SourceDecoder
 from fastdata.order.epoch_batches import EpochBatches
@@ -219,9 +219,10 @@ class CompletedBatch:
 
 def _finished(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a tensor as the caller gets it: decoded."""
-    if isinstance(tensor, PendingImage):
-        return tensor.undecoded.finished(tensor.undecoded.decoded())
-    return tensor.undecoded.decoded() if isinstance(tensor, PendingBatch) else tensor
+    if not stands_in(tensor):
+        return real(tensor)
+    own = tensor.undecoded  # type: ignore[attr-defined]
+    return own.settle(own.finished(own.value))
 
 
 class FetchedBatch(CompletedBatch):

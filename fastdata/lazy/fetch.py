@@ -26,7 +26,7 @@ from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, Sa
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, real, stacks_pending, stands_in
-from fastdata.lazy.sample_context import Notes, context, seed_of
+from fastdata.lazy.sample_context import Notes, context, seed_of, still_pending
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
 from fastdata.loaders import pillow
 from fastdata.loaders.per_image import asking_pillow
@@ -130,7 +130,7 @@ class SampleFetcher(_MapDatasetFetcher):
             samples = self._samples(order)
         batch = self.collated(samples, order)
         del samples
-        _store_what_has_pixels(_living(context.notes.pending))
+        _store_what_has_pixels(still_pending(context.notes.pending))
         return batch
 
     def _keep(self, order: SampleOrder, before: GlobalStates | None) -> None:
@@ -186,7 +186,7 @@ class SampleFetcher(_MapDatasetFetcher):
                     context.note_seed()
                 left = len(context.notes.pending)
                 sample = self.dataset[index]
-                living = _living(context.notes.pending[left:])
+                living = still_pending(context.notes.pending[left:])
                 _decode_what_is_held(living)
                 _decode_what_nobody_used(living)
                 _take_pixels_that_are_there(living)
@@ -268,11 +268,6 @@ def _concerns_an_image(error: Exception) -> bool:
     return inner in _OF_IMAGES
 
 
-def _living(references: list[Any]) -> list[Any]:
-    """The tensors that are still referenced."""
-    return [tensor for tensor in (reference() for reference in references) if tensor is not None]
-
-
 def _decode_what_is_held(left: list[Any]) -> None:
     """Decodes the whole image of each pending tensor if user code still holds that image.
 
@@ -313,7 +308,7 @@ def _decode_what_nobody_used(left: list[Any]) -> None:
     """
     if not (asked := [source for source in context.sources or () if source.is_asked and not source.is_seen]):
         return
-    alive = [tensor.undecoded for tensor in left]
+    alive = [tensor.undecoded for tensor in left if is_pending(tensor)]
     used = {id(each.source) for each in alive if isinstance(each, Undecoded)}
     used |= {id(source) for each in alive if isinstance(each, UndecodedBatch) for source in each.images.sources}
     for source in asked:
@@ -366,14 +361,13 @@ def _leave_to_the_loader(batch: Any, pending: list[Any]) -> None:
 
     map_tensors(batch, note)
     for tensor in pending:
-        if found.pop(id(tensor), None) is not None:
-            tensor.undecoded.is_sent = True
-        else:
-            tensor.undecoded.decoded()
+        if found.pop(id(tensor), None) is None:
+            real(tensor)
             _replace_in_objects(batch)
+        elif is_pending(tensor):
+            tensor.undecoded.is_sent = True
     for tensor in found.values():
-        if is_pending(tensor):
-            tensor.undecoded.decoded()  # type: ignore[attr-defined]
+        real(tensor)
 
 
 def _with_real_tensors(value: Any) -> Any:

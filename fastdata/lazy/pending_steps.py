@@ -96,7 +96,8 @@ def _copied(own: Undecoded, **changes: Any) -> Undecoded:
 
 def _derived(own: Undecoded, **changes: Any) -> Undecoded:
     """Returns the description of another tensor."""
-    return replace(own, value=None, is_sent=False, tensor=None, parts=[], **changes)
+    fresh: dict[str, Any] = {"value": None, "is_sent": False, "tensor": None, "parts": []}
+    return replace(own, is_inference=torch.is_inference_mode_enabled(), **fresh, **changes)
 
 
 def same_memory(own: Undecoded, tensor_class: type[torch.Tensor] | None) -> Undecoded:

@@ -9,6 +9,7 @@ would give.
 
 from __future__ import annotations
 
+import copy
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ import torch
 from fastdata.lazy.fill import SeenImages, StoredRows, fill_from_pixels
 from fastdata.lazy.pending_steps import after_call, same_memory
 from fastdata.lazy.sample_context import context
+from fastdata.lazy.tensor_memory import refuse_memory
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
 from fastdata.pipeline.collate import collate_targets, is_timms
 from fastdata.transforms.known import is_tv_image
@@ -41,12 +43,20 @@ _CPU = torch.device("cpu")
 
 
 class _Pending(torch.Tensor):
-    """Base class of pending tensors, which have a shape and a dtype but no memory."""
+    """Base class of pending tensors, which have a shape and a dtype but no memory.
+
+    One that is decoded becomes a tensor of the class that it stands for.
+    """
 
     undecoded: Any
+    users_class: type = torch.Tensor
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self).users_class
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return real(self).clone()
+        return copy.deepcopy(real(self), memo)
 
     def as_subclass(self, cls: Any) -> Any:
         """See torch.Tensor.as_subclass."""
@@ -70,7 +80,7 @@ class _Pending(torch.Tensor):
             answer = _without_pixels(func, first, args[1:], kwargs or {})
             if answer is not NotImplemented:
                 return answer
-        elif func is torch.stack and (batch := _stacked(*args, **(kwargs or {}))) is not None:
+        elif func is torch.stack and (batch := _stacked(_to_stack(args, kwargs or {}))) is not None:
             return batch
         elif func in _WRITES and is_pending(args[-1]) and not kwargs and _is_written(func, *args):
             return first if func is torch.Tensor.copy_ else None
@@ -102,15 +112,10 @@ class PendingImage(_Pending):
     """
 
     undecoded: Undecoded
-    users_class: type = torch.Tensor
 
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Makes a tensor of the class that this one stands for."""
         return cls.users_class(*arguments, **named)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return type(self).users_class
 
     def as_subclass(self, cls: Any) -> Any:
         """See torch.Tensor.as_subclass; a plain tensor and torchvision's Image stay pending."""
@@ -143,8 +148,15 @@ def _standing_for(tensor_class: type[torch.Tensor]) -> type[PendingImage]:
         """See torchvision.tv_tensors.wrap."""
         return tensor.as_subclass(tensor_class)
 
-    names = {"wrap": staticmethod(wrap), "__module__": __name__, "users_class": tensor_class}
-    return _StandsFor("PendingImage", (PendingImage,), names)
+    names = {"wrap": staticmethod(wrap), "users_class": tensor_class}
+    return _named(_StandsFor("PendingImage", (PendingImage,), names))
+
+
+def _named(cls: Any) -> Any:
+    """Gives a class the name of the one that it stands for, which the user knows from messages."""
+    cls.__name__, cls.__qualname__ = cls.users_class.__name__, cls.users_class.__qualname__
+    cls.__module__ = cls.users_class.__module__
+    return cls
 
 
 class PendingBatch(_Pending):
@@ -154,6 +166,10 @@ class PendingBatch(_Pending):
     """
 
     undecoded: UndecodedBatch
+
+
+_named(PendingImage)
+_named(PendingBatch)
 
 
 def is_pending(value: Any) -> bool:
@@ -202,6 +218,7 @@ def _received(*attributes: Any) -> Any:
 def _made(cls: Any, undecoded: Any) -> Any:
     tensor = torch.Tensor._make_wrapper_subclass(cls, undecoded.shape, dtype=undecoded.levels.dtype, device=_CPU)
     tensor.__dict__["undecoded"] = undecoded
+    refuse_memory(tensor)
     undecoded.tensor = weakref.ref(tensor)
     if isinstance(undecoded, Undecoded) and undecoded.part_of is not None:
         undecoded.part_of.whole.parts.append(undecoded.tensor)
@@ -218,20 +235,25 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _stacked(
-    tensors: Any, dim: int = 0, *, out: Any = None, lend: Callable[[int], Any] | None = None
-) -> torch.Tensor | None:
+def _to_stack(args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Returns the tensors of a call of torch.stack if it stacks along the first dimension, into new memory."""
+    named = dict(named)
+    tensors, *dims = args or (named.pop("tensors", None),)
+    dims += [named.pop(name) for name in ("dim", "axis") if name in named]
+    is_new = named.pop("out", None) is None
+    return tensors if dims in ([], [0]) and is_new and not named else None
+
+
+def _stacked(tensors: Any, *, lend: Callable[[int], Any] | None = None) -> torch.Tensor | None:
     """Stacks images, or batches, that are all pending and of one shape and arithmetic; returns None for others.
 
     What images that have their pixels are stacked to is no more pending.
 
     Args:
         tensors: the images, or batches.
-        dim: as of torch.stack.
-        out: as of torch.stack.
         lend: returns memory of so many bytes, uint8, for such a batch; None, or a result of None, for new memory.
     """
-    if dim != 0 or out is not None or not isinstance(tensors, list | tuple) or not tensors:
+    if not isinstance(tensors, list | tuple) or not tensors:
         return None
     if not all(map(is_pending, tensors)):
         return None

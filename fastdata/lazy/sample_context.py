@@ -20,7 +20,7 @@ from fastdata.views.given import Given
 from fastdata.views.philox import Key
 from fastdata.views.streams import Stream, seeds
 
-__all__ = ["Draw", "Notes", "SampleContext", "context", "seed_of"]
+__all__ = ["Draw", "Notes", "SampleContext", "context", "seed_of", "still_pending"]
 
 _NEXT_TRANSFORM = 0xD1B54A32D192ED03  # between the seeds of a sample's fused transforms; any large odd number
 
@@ -176,7 +176,7 @@ class SampleContext(threading.local):
             with self.having(notes=notes):
                 yield
         finally:
-            notes.kept = [tensor for tensor in (reference() for reference in notes.pending) if tensor is not None]
+            notes.kept = still_pending(notes.pending)
             notes.left = sum(each.undecoded.count for each in notes.kept if each.undecoded.known() is None)
             notes.converted = notes.converted if notes.is_for_pillow() else 0
             self._seed_after = torch.initial_seed()
@@ -231,6 +231,12 @@ class SampleContext(threading.local):
         """Returns the path of the image opened last for the sample under way, or ""."""
         opened = getattr(self.opened, "name", self.opened)
         return os.fsdecode(opened) if isinstance(opened, str | bytes | os.PathLike) else ""
+
+
+def still_pending(references: Iterable[Any]) -> list[Any]:
+    """Returns the pending tensors that somebody holds, of weak references; decoded ones are ordinary tensors."""
+    living = (reference() for reference in references)
+    return [tensor for tensor in living if tensor is not None and "undecoded" in tensor.__dict__]
 
 
 _OF_A_STREAM = Draw(Key(seed=0, epoch=0), 0, 0)

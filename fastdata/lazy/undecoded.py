@@ -12,6 +12,7 @@ import torch
 
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import After, SeenImages, StoredRows, decode_rows, decode_source, drawn
+from fastdata.lazy.tensor_memory import take_over
 from fastdata.loaders.backend import Pixels
 from fastdata.native import load
 from fastdata.tables import EffectTable, Format
@@ -49,6 +50,7 @@ class Undecoded:
         is_sent: True if pickling keeps the image pending, since the loader decodes it in the receiving process; else
             pickling decodes it.
         tensor: a weak reference to the pending tensor.
+        is_inference: it was made in torch's inference mode, as the decoded tensor then is.
         parts: weak references to pending tensors that share its memory.
     """
 
@@ -65,6 +67,7 @@ class Undecoded:
     value: torch.Tensor | None = None
     is_sent: bool = False
     tensor: weakref.ref[Any] | None = None
+    is_inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     parts: list[weakref.ref[Any]] = field(default_factory=list)
 
     def to_send(self) -> tuple[Any, ...]:
@@ -116,20 +119,30 @@ class Undecoded:
     def known(self) -> torch.Tensor | None:
         """Returns the image if it has been decoded, by itself or with the image that it is a part of."""
         if self.value is None and self.part_of is not None and (whole := self.part_of.whole.known()) is not None:
-            self.value = self._cut_from(whole)
+            self.settle(self._cut_from(whole))
         return self.value
 
+    def settle(self, image: torch.Tensor) -> torch.Tensor:
+        """Turns its tensor, and those that share its memory, into the decoded image; see `_settled`."""
+        tensor = _settled(self, image)
+        for reference in self.parts:
+            if (part := reference()) is not None and "undecoded" in part.__dict__:
+                part.undecoded.known()
+        return tensor
+
     def decoded(self) -> torch.Tensor:
-        """Returns the image, decoded at the first call."""
-        if (value := self.known()) is not None:
-            return value
+        """Returns the tensor itself, decoded at the first call; the image if the tensor is gone."""
+        if self.known() is not None:
+            return _tensor_of(self)
         if self.part_of is not None and self._is_shared_upwards():
-            self.value = self._cut_from(self.part_of.whole.decoded())
-        else:
-            effects, (erased,) = drawn([self.after])
+            self.part_of.whole.decoded()
+            self.known()
+            return _tensor_of(self)
+        effects, (erased,) = drawn([self.after])
+        with torch.inference_mode(self.is_inference):
             pixels = decode_source(self.source, self.view)
-            self.value = self.finished(stored(pixels, self.levels, effects, erased, channels_last=self.channels_last))
-        return self.value
+            image = self.finished(stored(pixels, self.levels, effects, erased, channels_last=self.channels_last))
+        return self.settle(image)
 
     def decode_into(self, place: torch.Tensor) -> bool:
         """Decodes the image into (3, height, width) of the program's memory, and keeps nothing of it.
@@ -175,6 +188,8 @@ class UndecodedBatch:
         lead: leading dimensions of the tensor, whose product is the number of images: (N,), or (M, N) if stacked again.
         value: the decoded batch; None until it is decoded.
         is_sent: True if pickling keeps the batch pending; see `Undecoded.is_sent`.
+        tensor: a weak reference to the pending tensor.
+        is_inference: see `Undecoded.is_inference`.
     """
 
     images: SeenImages
@@ -182,6 +197,7 @@ class UndecodedBatch:
     value: torch.Tensor | None = None
     is_sent: bool = False
     tensor: weakref.ref[Any] | None = None
+    is_inference: bool = field(default_factory=torch.is_inference_mode_enabled)
 
     def to_send(self) -> tuple[Any, ...]:
         """Returns the leading attributes, from which another process makes it again."""
@@ -218,13 +234,39 @@ class UndecodedBatch:
         Raises:
             OSError: an image cannot be read or decoded; the first such error.
         """
-        if self.value is None:
-            shape = len(self.images.sources), *self.image_shape
+        if self.value is not None:
+            return _tensor_of(self)
+        shape = len(self.images.sources), *self.image_shape
+        with torch.inference_mode(self.is_inference):
             value = torch.empty(shape, dtype=self.levels.dtype, device="cpu")
             for error in decode_rows(StoredRows(self.images, value)).values():
                 raise error
-            self.value = value.view(self.shape)
-        return self.value
+            return self.settle(value if len(self.lead) == 1 else value.view(self.shape))
+
+    def finished(self, batch: torch.Tensor) -> torch.Tensor:
+        """Returns a decoded batch."""
+        return batch
+
+    def settle(self, batch: torch.Tensor) -> torch.Tensor:
+        """Turns its tensor into the decoded batch; see `_settled`."""
+        return _settled(self, batch)
+
+
+def _settled(own: Undecoded | UndecodedBatch, value: torch.Tensor) -> torch.Tensor:
+    """Turns the pending tensor of a description into the decoded one, and returns it; `value` if the tensor is gone."""
+    tensor = own.tensor() if own.tensor is not None else None
+    own.value = value.detach()
+    if tensor is not None and take_over(tensor, value):
+        return tensor  # type: ignore[no-any-return]
+    own.value = value
+    return value
+
+
+def _tensor_of(own: Undecoded | UndecodedBatch) -> torch.Tensor:
+    """Returns the tensor that a decoded description's pending tensor has become."""
+    tensor = own.tensor() if own.tensor is not None else None
+    assert own.value is not None
+    return own.value if tensor is None or "undecoded" in tensor.__dict__ else tensor
 
 
 def stored(

@@ -15,10 +15,11 @@ import pytest
 import torch
 import torch.utils.data
 from PIL import Image
+from torch.utils.dlpack import from_dlpack, to_dlpack
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
 
 from fastdata.lazy.opening import opening_encoded
-from fastdata.lazy.pending_tensor import PendingBatch, PendingImage
+from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, is_pending
 
 DATA = images.jpeg(40, 30, seed=1)
 
@@ -194,7 +195,7 @@ def test_writing_an_image_to_memory_gives_the_values_that_torch_gives(name: str)
     assert type(answer) is type(torchs)
     assert answer is None or (answer.data_ptr() - ours.data_ptr() == torchs.data_ptr() - theirs.data_ptr())
     assert ours._version > version
-    assert (image.undecoded.known() is None) == (name in IN_PLACE)  # decoded where it was wanted, and not kept
+    assert is_pending(image) == (name in IN_PLACE)  # decoded where it was wanted, and not kept
     assert torch.equal(image + 0, expected)
 
 
@@ -300,6 +301,86 @@ def test_those_who_pass_by_torchs_functions_get_no_other_pixels() -> None:
         except Exception:  # noqa: BLE001 - an error is right, too
             continue
         assert torch.equal(ours.detach() + 0, use(plain()).detach())
+
+
+def test_memory_is_refused_before_decoding_and_the_images_afterwards() -> None:
+    for made in (pending, lambda: torch.stack([pending()])):
+        image = made()
+        for reach in (to_dlpack, torch._C._to_dlpack, lambda tensor: torch._C._from_dlpack(to_dlpack(tensor))):
+            with pytest.raises(RuntimeError, match=r"Call tensor\.data_ptr\(\) first"):
+                reach(image)
+        assert np.array_equal(np.from_dlpack(made()), plain().numpy().reshape(image.shape))
+        address = image.data_ptr()
+        assert type(image) is torch.Tensor
+        assert torch.equal(from_dlpack(to_dlpack(image)), plain().reshape(image.shape))
+        assert from_dlpack(to_dlpack(image)).data_ptr() == address
+
+
+def test_memory_is_the_images_where_torchs_functions_are_passed_by() -> None:
+    image = pending()
+    with torch._C.DisableTorchFunctionSubclass():
+        summed = image + 1
+        assert torch.equal(summed, plain() + 1)
+    assert torch.equal(from_dlpack(to_dlpack(image)), plain())
+
+
+def test_a_decoded_tensor_becomes_the_one_that_torch_would_have_made() -> None:
+    image = pending()
+    image.label = 3
+    part, turned = image[..., 2:9, 3:7], image.as_subclass(torch.Tensor)
+    assert image.__class__ is torch.stack([image]).__class__ is torch.Tensor
+    with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'other'"):
+        _ = image.other
+    image.mul_(2).requires_grad_()
+    assert [type(each) for each in (image, part, turned)] == [torch.Tensor] * 3
+    assert image.label == copy.deepcopy(image).label == copy.copy(image).label == 3
+    assert torch.equal(part, 2 * plain()[..., 2:9, 3:7])
+    assert (image.requires_grad, part.requires_grad, turned.requires_grad) == (True, False, False)
+    (image * 3).sum().backward()
+    assert torch.equal(image.grad, torch.full((3, 30, 40), 3.0))
+
+
+def test_parameters_and_inference_mode_are_torchs() -> None:
+    for requires_grad in (True, False):
+        image = pending()
+        parameter = torch.nn.Parameter(image, requires_grad)
+        assert isinstance(parameter, torch.nn.Parameter)
+        assert parameter.requires_grad is requires_grad
+        assert torch.equal(parameter.detach() + 0, plain())
+        assert parameter.data_ptr() == image.data_ptr()
+    with torch.inference_mode():
+        inferred = pending()
+        batch = torch.stack([pending()])
+        copied = pending().clone()
+    assert all(each.is_inference() for each in (inferred, batch, copied))
+    image = pending()
+    with torch.inference_mode():
+        assert not image.is_inference()
+        assert float(image.sum()) == float(plain().sum())
+    image.requires_grad_()
+
+
+STACKS: dict[str, Callable[[list[torch.Tensor]], torch.Tensor]] = {
+    "axis": lambda images: torch.stack(images, axis=0),  # type: ignore[call-overload]
+    "tensors": lambda images: torch.stack(tensors=images),  # type: ignore[call-overload]
+    "all names": lambda images: torch.stack(tensors=tuple(images), dim=0, out=None),  # type: ignore[call-overload]
+    "last": lambda images: torch.stack(images, axis=-1),  # type: ignore[call-overload]
+    "positions": lambda images: torch.stack(images, 1),
+    "twice": lambda images: torch.stack(images, 0, axis=0),  # type: ignore[call-overload]
+    "unknown": lambda images: torch.stack(images, lend=None),  # type: ignore[call-overload]
+    "nothing": lambda images: torch.stack(dim=0),  # type: ignore[call-overload]
+}
+
+
+def test_torch_stack_takes_all_its_spellings() -> None:
+    for name, stack in STACKS.items():
+        outcomes = []
+        for images_ in ([pending(), pending()], [plain(), plain()]):
+            try:
+                outcomes.append(stack(images_) + 0)
+            except TypeError as error:
+                outcomes.append(torch.tensor(len(str(error))))
+        assert torch.equal(*outcomes), name
 
 
 def test_a_batch_of_one_image_is_a_view_of_it() -> None:
