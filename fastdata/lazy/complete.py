@@ -219,10 +219,12 @@ class CompletedBatch:
 
 def _finished(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a tensor as the caller gets it: decoded."""
-    if not stands_in(tensor):
-        return real(tensor)
-    own = tensor.undecoded  # type: ignore[attr-defined]
-    return own.settle(own.finished(own.value))
+    if stands_in(tensor):
+        own: Any = tensor.undecoded  # type: ignore[attr-defined]
+        tensor = own.settle(own.finished(own.value))
+    else:
+        tensor = real(tensor)
+    return tensor
 
 
 class FetchedBatch(CompletedBatch):

@@ -149,7 +149,8 @@ def _standing_for(tensor_class: type[torch.Tensor]) -> type[PendingImage]:
         return tensor.as_subclass(tensor_class)
 
     names = {"wrap": staticmethod(wrap), "users_class": tensor_class}
-    return _named(_StandsFor("PendingImage", (PendingImage,), names))
+    made: type[PendingImage] = _named(_StandsFor("PendingImage", (PendingImage,), names))
+    return made
 
 
 def _named(cls: Any) -> Any:

@@ -17,7 +17,7 @@ _MESSAGE = (
 )
 _throws = getattr(torch._C, "_set_throw_on_mutable_data_ptr", None)
 _set_message = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
-_set_class: Any = object.__dict__["__class__"].__set__  # type: ignore[attr-defined]
+_set_class: Any = object.__dict__["__class__"].__set__
 
 
 def refuse_memory(tensor: torch.Tensor) -> None:
@@ -42,7 +42,7 @@ def take_over(tensor: Any, value: torch.Tensor) -> bool:
     """
     users_class = type(value)
     try:
-        torch._C._swap_tensor_impl(tensor, value)  # type: ignore[attr-defined]
+        torch._C._swap_tensor_impl(tensor, value)
     except RuntimeError:
         with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
             tensor.data = value
