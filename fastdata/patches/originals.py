@@ -39,6 +39,7 @@ _MODULES = frozenset(
     }
 )
 _PACKAGES = ("torchvision.transforms.", "torchvision.tv_tensors")
+_WRAPPING = ("torch", "torchvision", "typing_extensions")
 _PLUGINS = {"JPEG": "PIL.JpegImagePlugin", "PNG": "PIL.PngImagePlugin"}
 
 
@@ -136,7 +137,7 @@ def _is_own(found: Any, codes: list[CodeType]) -> bool:
             found = found.__func__
         elif isinstance(found, FunctionType) and found.__code__ in codes:
             return True
-        elif isinstance(found, FunctionType) and not found.__code__.co_filename.startswith(_folders()):
+        elif isinstance(found, FunctionType) and not _may_wrap(found.__code__.co_filename):
             return False
         else:
             found = getattr(found, "__wrapped__", None)
@@ -144,8 +145,12 @@ def _is_own(found: Any, codes: list[CodeType]) -> bool:
 
 
 @cache
-def _folders() -> tuple[str, ...]:
-    """Folders and files of the code that wraps a function and calls it all the same: Python's, torch's, ours."""
-    names = ("functools", "torch", "torchvision", "fastdata")
-    folders = [os.path.dirname(str(sys.modules[each].__file__)) + os.sep for each in names if each in sys.modules]
-    return *folders, str(getattr(sys.modules.get("typing_extensions"), "__file__", None) or folders[0])
+def _may_wrap(file: str) -> bool:
+    """True for code of Python, torch, torchvision and ours: what wraps a function there calls it all the same."""
+    homes = [
+        os.path.dirname(os.__file__),
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        *(f"{path}/{name}" for path in sys.path for name in _WRAPPING),
+    ]
+    inside = next((file[len(home) :] for home in homes if file.startswith((home + os.sep, home + ".py"))), None)
+    return inside is not None and not inside.startswith((f"{os.sep}site-packages", f"{os.sep}dist-packages"))
