@@ -89,15 +89,26 @@ class TransformSnapshot:
 
     def _note(self, value: Any, depth: int) -> None:
         if isinstance(value, torch.Tensor):
-            self._tensors.append((value, value._version))
-            if value.device.type == "cpu" and value.layout is torch.strided and value.numel() <= _MOST_VALUES:
+            shared = _shared(value)
+            if shared is None:
+                self._tensors.append((value, value._version))
+            else:
                 self._addresses.append((value, value.data_ptr()))
-                shared = value.detach().numpy()
                 self._arrays.append((shared, shared.tobytes()))
         elif isinstance(value, np.ndarray):
             self._arrays.append((value, value.tobytes()))
         elif _has_recorded_attributes(value):
             self._objects.append((value, type(value), self._record(vars(value), depth + 1)))
+
+
+def _shared(tensor: torch.Tensor) -> np.ndarray[Any, Any] | None:
+    """An array on a tensor's memory; None for large tensors, and those of a device or dtype that NumPy has not."""
+    if tensor.numel() > _MOST_VALUES:
+        return None
+    try:
+        return tensor.detach().numpy()
+    except (TypeError, RuntimeError):
+        return None
 
 
 def _modes() -> tuple[Any, ...]:

@@ -213,6 +213,15 @@ def test_what_a_transform_reads_is_read_at_that_moment(files: list[Path], change
     check_like_torch(lambda: Outside(files, change), num_workers=workers)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_settings_of_any_dtype_are_noticed(dtype: torch.dtype) -> None:
+    mean = torch.full((3,), 0.5, dtype=dtype)
+    snapshot = TransformSnapshot(v1.Compose([v1.ToTensor(), v1.Normalize(mean, [0.5] * 3)]))
+    assert snapshot.is_current()
+    mean.mul_(2)
+    assert not snapshot.is_current()
+
+
 def test_hooks_are_noticed() -> None:
     step = v1.RandomHorizontalFlip(0.0)
     snapshot = TransformSnapshot(v1.Compose([step, v1.ToTensor()]))
