@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -25,10 +24,10 @@ from fastdata.errors import DecodeError, FastdataError, ViewError, in_words
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
+from fastdata.lazy.image_errors import concerns_an_image, counts_as_image_error
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, real, stacks_pending, stands_in
 from fastdata.lazy.sample_context import Notes, context, seed_of, still_pending
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
-from fastdata.loaders import pillow
 from fastdata.loaders.per_image import asking_pillow
 from fastdata.order.random_states import GlobalStates
 from fastdata.patches.random_functions import SeededDraws
@@ -40,7 +39,7 @@ from fastdata.views.philox import Key
 from fastdata.views.streams import Stream, seeds
 from fastdata.views.view import View
 
-__all__ = ["REPORTED", "SampleFetcher", "counts_as_image_error"]
+__all__ = ["REPORTED", "SampleFetcher"]
 
 _TRIED = 4  # samples one after the other, after which images are left to Pillow if it is asked for all of them
 _TRIED_AGAIN = 16  # most batches from one to the next whose first sample shows whether that is still so
@@ -242,7 +241,7 @@ class SampleFetcher(_MapDatasetFetcher):
 
     def _is_handled(self, error: Exception) -> bool:
         """True if it is treated as that of an image; with on_error="raise" an error of the user's code is not."""
-        return counts_as_image_error(error) and (self._on_error != "raise" or _concerns_an_image(error))
+        return counts_as_image_error(error) and (self._on_error != "raise" or concerns_an_image(error))
 
     def _substitute(self, candidates: list[int], failure: DecodeError, occurrence: int, key: Key | None) -> Any:
         for other in candidates:
@@ -253,19 +252,6 @@ class SampleFetcher(_MapDatasetFetcher):
                     raise
                 # This candidate fails, too: try the next.  Its error is reported when the sampler gives its index.
         raise failure from none_decoded()
-
-
-_OF_IMAGES = ("PIL", "fastdata", "torchcodec", "torchvision")
-
-
-def _concerns_an_image(error: Exception) -> bool:
-    """True if a library of images has raised the error, and not the user's code or another library."""
-    places, traceback = [], error.__traceback__
-    while traceback is not None:
-        places.append(str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0])
-        traceback = traceback.tb_next
-    inner = next((place for place in reversed(places) if place not in sys.stdlib_module_names), "")
-    return inner in _OF_IMAGES
 
 
 def _decode_what_is_held(left: list[Any]) -> None:
@@ -398,12 +384,3 @@ def _replace_in_objects(value: Any, depth: int = 0) -> None:
                 attributes[name] = plain
             else:
                 _replace_in_objects(each, depth + 1)
-
-
-def counts_as_image_error(error: Exception) -> bool:
-    """True for errors that are treated as on_error says, as if an image caused them.
-
-    These are OSError, SyntaxError and EOFError, whatever in the user's code raised them, Pillow's
-    DecompressionBombError, and ImageTooSmall (an image smaller than a crop).
-    """
-    return isinstance(error, OSError | SyntaxError | EOFError | ImageTooSmall | pillow.bomb_error())

@@ -1,4 +1,4 @@
-"""Whether functions of other libraries, on which equal results rest, are still the libraries' own.
+"""Functions of other libraries, on which equal results rest: finds one that is no longer the library's own.
 
 What fastdata does in the place of Pillow, torchvision, timm and torch's datasets is equal to what their functions do as
 they are installed.  A program or another library may have replaced one, before fastdata was imported or after.  So the
@@ -117,7 +117,7 @@ def _functions_in(
 
 
 def _at(module: ModuleType, place: tuple[str, ...]) -> Any:
-    """What a module or class of it has at a place now; None if there is nothing."""
+    """Attribute of a module, or of a class in it, as it is now; None if there is none."""
     found: Any = module
     for name in place:
         if not isinstance(found, ModuleType | type):

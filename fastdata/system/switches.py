@@ -6,9 +6,9 @@ import os
 
 from fastdata.errors import OptionError
 
-__all__ = ["OFF", "is_off", "is_on"]
+__all__ = ["is_off", "is_on"]
 
-OFF = ("0", "false", "off", "no")
+_OFF = ("0", "false", "off", "no")
 _ON = ("1", "true", "on", "yes")
 
 
@@ -19,8 +19,8 @@ def is_on(name: str, *, by_default: bool) -> bool:
         OptionError: its value says neither.
     """
     value = os.environ.get(name, "").strip().lower()
-    if value and value not in (*_ON, *OFF):
-        raise OptionError(f"{name}={os.environ[name]!r} is not accepted; use one of {', '.join((*_ON, *OFF))}")
+    if value and value not in (*_ON, *_OFF):
+        raise OptionError(f"{name}={os.environ[name]!r} is not accepted; use one of {', '.join((*_ON, *_OFF))}")
     return value in _ON if value else by_default
 
 

@@ -113,22 +113,21 @@ class Checkpointer:
             "result": vars(result),
             "validated": validated,
         }
-        path = self.folder / f"checkpoint-{training.updates:08}.pt"
+        path = self._path_now(self.folder)
         save_checkpoint(path, state)
         for old in self._kept()[: -training.options.keep]:
             old.unlink()
 
-    def keep_best(self, result: Any) -> None:
-        """Keeps the checkpoint that was saved last as best.pt, if its epoch is the best so far."""
-        if self.folder is not None:
-            self._keep_best(self.folder / f"checkpoint-{self.training.updates:08}.pt", result)
+    def _path_now(self, folder: Path) -> Path:
+        return folder / f"checkpoint-{self.training.updates:08}.pt"
 
-    def _keep_best(self, latest: Path, result: Any) -> None:
+    def keep_best(self, result: Any, latest: Path | None = None) -> None:
+        """Keeps the latest checkpoint as best.pt, if its epoch is the best so far; `latest` is the one saved last."""
         options = self.training.options
         if self.folder is None or not self.training.ranks.is_main or options.best_metric is None:
             return
         if best_epoch(result.epochs, options) == len(result.epochs) - 1:
-            new = self.folder / ".best.pt.partial"
+            latest, new = latest or self._path_now(self.folder), self.folder / ".best.pt.partial"
             new.unlink(missing_ok=True)
             try:
                 os.link(latest, new)
@@ -152,7 +151,7 @@ class Checkpointer:
         self._check_output_dir(path)
         self._check_same_place()
         if path is not None and result.epochs and training.batch == 0 and not self.owes_validation:
-            self._keep_best(path, result)  # the run may have been killed between saving and this choice
+            self.keep_best(result, path)  # the run may have been killed between saving and this choice
         if training.ranks.is_main and training.options.resume is not None:
             self._say_what_was_resumed(path, state)
         return state["loader"] if state is not None else None
