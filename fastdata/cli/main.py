@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -62,7 +61,7 @@ def _what_is_meant(name: str) -> str | None:
     """Command to use in place of a name that is none, but easily taken for one; None for all others."""
     if name == "train":
         return "the training loop is started by: python -m fastdata.train --help"
-    if name.endswith(".py") or os.path.isfile(name):
+    if name.endswith(".py"):
         return f"to run a program with its DataLoader replaced: fastdata run {shlex.quote(name)}"
     return None
 

@@ -63,6 +63,15 @@ def test_what_is_taken_for_a_command_leads_to_the_right_one(
     assert capsys.readouterr().err == f"fastdata: {given!r} is no command; {advice}\n"
 
 
+def test_files_may_have_the_names_of_commands(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "info").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    assert main(["info"]) == 0
+    assert "native" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("more", [[], ["--resume"]])
 @pytest.mark.parametrize("below", [False, True])
 def test_nothing_is_restored_onto_a_file(
