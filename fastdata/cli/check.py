@@ -13,6 +13,7 @@ from fastdata.run import startup
 from fastdata.run.check_program import UNKNOWN, joint, results_in
 from fastdata.run.program import run_named, split_module
 from fastdata.system import interrupts
+from fastdata.system.switches import check_compares
 from fastdata.terminal.flags import positive
 
 __all__ = ["CHECK_VALUES", "add_check", "run_check", "split_or_tell"]
@@ -54,6 +55,11 @@ def run_check(given: argparse.Namespace, program: list[str]) -> int:
     """Runs the program until it reads from a loader, which compares and ends the process; returns if it reads none."""
     is_module, program = split_or_tell(given, program)
     if not program:
+        return UNKNOWN
+    try:
+        check_compares("fastdata check")
+    except OptionError as error:
+        print(f"fastdata: {error}", file=sys.stderr)
         return UNKNOWN
     with tempfile.TemporaryDirectory(prefix="fastdata-check-") as folder:
         startup.follow_children_to_check(batches=given.batches, folder=folder)

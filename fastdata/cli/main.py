@@ -22,6 +22,7 @@ from fastdata.run import startup
 from fastdata.system import interrupts
 from fastdata.system.cpus import parse_workers
 from fastdata.system.disk_space import no_space
+from fastdata.system.switches import check_compares
 from fastdata.terminal.flags import argument, positive
 from fastdata.terminal.help import Parser
 from fastdata.terminal.wrap import wrapped
@@ -166,6 +167,7 @@ def _info(given: Any) -> None:
 
 def _check_can_run(command: str) -> None:
     """Says what is to be installed, or would spoil the comparison with torch, before any work is done."""
+    check_compares(f"fastdata {command}")
     if startup.replaces():
         raise OptionError(
             f"fastdata {command} measures torch's DataLoader, which {startup.VARIABLE} replaces; unset it"

@@ -25,7 +25,7 @@ from fastdata.pipeline.record_cache import RecordCache
 from fastdata.system import cuda
 from fastdata.system.cpus import auto_threads
 from fastdata.system.stack_level import users_level
-from fastdata.system.switches import is_off, is_on
+from fastdata.system.switches import leaves_images
 
 __all__ = [
     "OWN_ARGUMENTS",
@@ -209,7 +209,7 @@ def thread_count(num_workers: Any) -> int:
 
 def may_defer(loader: LoaderArguments) -> bool:
     """True unless torch and Pillow make the samples, since `defer`, FASTDATA_DEFER or FASTDATA is off."""
-    return loader.defer and is_on("FASTDATA_DEFER", by_default=True) and not is_off()
+    return loader.defer and not leaves_images()
 
 
 def may_pin(wanted: bool) -> bool:

@@ -186,13 +186,14 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
             as_torch_reads_it = stream(loader)
         if loader.num_workers > 0:
             begin: Callable[[int], None] | None = as_torch_reads_it.worker_init_fn
-            if not is_off():
+            takes_care = not is_off()
+            if takes_care:
                 begin = TakeCare(begin)
             # Which worker makes which batch of a map-style dataset is known only where they come in order.
             if (loader.in_order or record.batches is None) and hasattr(loader, "state_dict"):
                 record.workers = WorkerStates(loader.num_workers, start.worker_states)
                 begin = KeepStates(begin, record.workers.resumed())
-            if not is_off():
+            if takes_care:
                 begin = ShareBlocks(begin, self)
             as_torch_reads_it = LoaderView(as_torch_reads_it, worker_init_fn=begin)
         if samples.pins and not loader.pin_memory:

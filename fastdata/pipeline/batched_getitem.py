@@ -18,7 +18,7 @@ from fastdata.pipeline.resources import EpochResources
 from fastdata.sources.protocol import NotASource
 from fastdata.sources.recognise import recognise
 from fastdata.system.cpus import auto_threads
-from fastdata.system.switches import is_off
+from fastdata.system.switches import leaves_images
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.philox import Key
 
@@ -39,7 +39,7 @@ class FetchesMany:
         Random views are seeded from torch's global generator.
         """
         dataset: Any = self
-        if is_off() or replaced_function() is not None:
+        if leaves_images() or replaced_function() is not None:
             return [dataset[index] for index in indices]
         try:
             source = recognise(dataset)

@@ -20,6 +20,7 @@ from fastdata.errors import OptionError
 from fastdata.order.random_states import GlobalStates
 from fastdata.pipeline.batched_getitem import FetchesMany
 from fastdata.run.differences import difference, size_of
+from fastdata.system.switches import check_compares
 
 __all__ = ["Comparison", "check"]
 
@@ -88,7 +89,7 @@ def check(loader: torch.utils.data.DataLoader[Any], *, batches: int = 50) -> Com
 
     Raises:
         OptionError: `loader` is no DataLoader, `batches` is below 1, or the sampler cannot be copied: an iterator, for
-            example, which can be read only once.  Nothing has been read then.
+            example, which can be read only once; or FASTDATA=0 is set.  Nothing has been read then.
 
     Example:
         >>> print(fastdata.check(loader))
@@ -98,6 +99,7 @@ def check(loader: torch.utils.data.DataLoader[Any], *, batches: int = 50) -> Com
         raise OptionError(f"check compares a DataLoader, not {type(loader).__name__}")
     if isinstance(batches, bool) or not isinstance(batches, int) or batches < 1:
         raise OptionError(f"batches={batches!r}; use an integer of at least 1")
+    check_compares("check")
     return _Check(loader, batches).compared()
 
 

@@ -6,7 +6,7 @@ import os
 
 from fastdata.errors import OptionError
 
-__all__ = ["is_off", "is_on"]
+__all__ = ["check_compares", "is_off", "is_on", "leaves_images"]
 
 _OFF = ("0", "false", "off", "no")
 _ON = ("1", "true", "on", "yes")
@@ -27,3 +27,17 @@ def is_on(name: str, *, by_default: bool) -> bool:
 def is_off() -> bool:
     """True if FASTDATA=0 leaves everything to torch and Pillow, in this process and those that it starts."""
     return not is_on("FASTDATA", by_default=True)
+
+
+def leaves_images() -> bool:
+    """True if FASTDATA=0 or FASTDATA_DEFER=0 leaves images and transforms to torch and Pillow."""
+    return is_off() or not is_on("FASTDATA_DEFER", by_default=True)
+
+
+def check_compares(what: str) -> None:
+    """Raises OptionError if `what`, which compares fastdata with torch, would compare torch with itself."""
+    if is_off():
+        value = os.environ["FASTDATA"]
+        raise OptionError(
+            f"{what} compares fastdata with torch, but FASTDATA={value} leaves everything to torch; unset it"
+        )

@@ -18,6 +18,7 @@ from torchvision.datasets import CIFAR10, ImageFolder
 
 import fastdata
 from fastdata import DataLoader, OptionError
+from fastdata.cli.main import main
 from fastdata.run.startup import SITE
 from fastdata.testing import check_resume
 
@@ -106,18 +107,37 @@ def test_a_state_is_kept_where_everything_is_left_to_torch(folder: Path, monkeyp
         check_resume(lambda w=workers: DataLoader(Own(folder), 16, shuffle=True, num_workers=w))
 
 
+@pytest.mark.parametrize("name", ["FASTDATA", "FASTDATA_DEFER"])
 def test_a_folder_of_ours_gives_torchs_loader_lists_that_pillow_decodes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     dataset = fastdata.ImageFolder(folder, TRANSFORM)
     torch.manual_seed(5)
     natively = dataset.__getitems__([0, 1])
-    monkeypatch.setenv("FASTDATA", "0")
+    monkeypatch.setenv(name, "0")
     torch.manual_seed(5)
     by_pillow = dataset.__getitems__([0, 1])
     torch.manual_seed(5)
     assert all(torch.equal(image, dataset[index][0]) for index, (image, _) in enumerate(by_pillow))
     assert not torch.equal(natively[0][0], by_pillow[0][0])  # which has draws of its own
+
+
+@pytest.mark.parametrize("command", [["bench"], ["demo"], ["check", "SCRIPT"]])
+def test_nothing_compares_torch_with_itself(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+) -> None:
+    (tmp_path / "program.py").write_text("")
+    monkeypatch.setenv("FASTDATA", "off")
+    name, *script = command
+    assert main([name, str(tmp_path / "program.py") if script else str(folder)]) in (1, 2)
+    said = f"fastdata: fastdata {name} compares fastdata with torch, but FASTDATA=off leaves everything to torch; unset"
+    assert said in capsys.readouterr().err
+    with pytest.raises(OptionError, match="check compares fastdata with torch, but FASTDATA=off"):
+        fastdata.check(DataLoader(ImageFolder(folder, TRANSFORM), 4))
 
 
 def test_an_image_that_is_opened_is_pillows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
