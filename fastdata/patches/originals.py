@@ -52,7 +52,8 @@ def replaced_function() -> str | None:
     if builtins.open is not io.open:
         return _in_words("builtins.open", builtins.open)
     for name in _imported(len(sys.modules)):
-        if isinstance(module := sys.modules.get(name), ModuleType):
+        module = sys.modules.get(name)
+        if isinstance(module, ModuleType) and not getattr(module.__spec__, "_initializing", False):
             for place, codes in _compiled(name).items():
                 if (found := _replaced_in(module, (name, *place), codes)) is not None:
                     return found

@@ -216,6 +216,18 @@ def test_everything_that_known_steps_call_is_compared(folder: Path) -> None:
     assert {"PIL.Image", "torchvision.transforms.functional", "torchvision.datasets.folder"} < compared
 
 
+def test_a_module_that_is_still_being_imported_is_looked_at_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its classes are not all there yet, and what is found would be kept."""
+    module = sys.modules["torchvision.transforms.autoaugment"]
+    originals._compiled.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(module.__spec__, "_initializing", True, raising=False)
+        patched.delattr(module, "RandAugment")
+        assert replaced_function() is None
+    assert replaced_function() is None
+    assert ("RandAugment",) in originals._compiled("torchvision.transforms.autoaugment")
+
+
 def test_all_of_them_are_the_libraries_own_here() -> None:
     assert replaced_function() is None
     for module in ("PIL.Image", "torchvision.transforms.functional", "torch.utils.data.dataset"):
