@@ -277,7 +277,7 @@ def _change(loader: LoaderArguments, route: Route) -> str:
     if route.left_to_torch == LEFT_TO_TORCH:
         return "leave defer=False, FASTDATA_DEFER=0 and FASTDATA=0 out"
     if route.left_to_torch is not None:
-        return "what does it in place of the library's own can be a step of the dataset's transform"
+        return "put the library's function back, and do in a step of the dataset's transform what takes its place"
     if _is_torchs(loader, route):
         return route.advice or ADVICE_MAP_STYLE
     return _OPEN_WITH_PILLOW + (_INSTEAD_OF_OPENCV if _other_decoder(loader.dataset) == "OpenCV" else "")

@@ -2,7 +2,7 @@
 
 A dataset may change its own transform at any time: a size in ``__getitem__``, the list of a Compose between two epochs,
 the mean of a Normalize from another thread.  torch's loader obeys at once, so a plan is compared with the transform
-before each use, which takes a few microseconds, and compiled anew where they differ.
+before each use, and compiled anew where they differ.
 """
 
 from __future__ import annotations
