@@ -195,8 +195,8 @@ class Forgets:
 @pytest.mark.parametrize(
     ("what", "error", "told"),
     [
-        ("place", AssertionError, "resumed after 1 of 5 batches: 5 batches instead of 4"),
-        ("numbers", AssertionError, "resumed after 0 of 5 batches: batch 0 is another"),
+        ("place", AssertionError, "resumed after 1 batches, epoch 0: 5 batches instead of 4"),
+        ("numbers", AssertionError, "resumed before the epoch, epoch 0: batch 0 of those that were missing is another"),
         ("json", TypeError, "not JSON serializable"),
     ],
 )
