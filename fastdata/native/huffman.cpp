@@ -169,6 +169,25 @@ bool ScanBytes::skip_restarts(int count, int number) {
     return true;
 }
 
+// All that is copied lies before next_, and has no marker.  Source: libjpeg-turbo, jdmarker.c, read_markers.
+bool ScanBytes::is_followed_by_end() const {
+    constexpr uint8_t kEnd = 0xD9, kTem = 0x01, kRst0 = 0xD0, kRst7 = 0xD7;
+    for (size_t at = next_; at < data_.size();) {
+        const void *const found = std::memchr(data_.data() + at, 0xFF, data_.size() - at);
+        if (found == nullptr)
+            break;
+        at = static_cast<size_t>(static_cast<const uint8_t *>(found) - data_.data());
+        while (at < data_.size() && data_[at] == 0xFF) // any number of them
+            ++at;
+        if (at == data_.size())
+            break;
+        const uint8_t marker = data_[at++];
+        if (marker != 0 && marker != kTem && (marker < kRst0 || kRst7 < marker))
+            return marker == kEnd;
+    }
+    return false;
+}
+
 // Source: Giesen, "Reading bits in far too many ways", part 2, variant 4: bits are read again rather than counted.
 inline void BitWindow::refill() {
     bits |= load_big_endian(at) >> count;

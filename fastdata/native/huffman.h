@@ -75,6 +75,8 @@ class ScanBytes {
     // Goes on behind the `count`-th restart marker from here, the first of which has this number, passing over all data
     // in between.  False if they do not follow one another.
     bool skip_restarts(int count, int number);
+    // True if the next marker from here is the file's end, but for those that libjpeg passes over without a word.
+    bool is_followed_by_end() const;
     const uint8_t *begin() const { return clean_.data(); }
 
     // Goes on at a byte of the data, which is no stuffed one; false behind its end.
@@ -113,6 +115,9 @@ class BlockReader {
     bool restart(int number);
     // Passes over everything up to the `count`-th restart marker from here, the first of which has this number.
     bool skip_restarts(int count, int number);
+
+    // True if the scan is followed by the file's end; see ScanBytes.
+    bool is_followed_by_end() const { return bytes_.is_followed_by_end(); }
 
     // Goes on at a bit of the data, with stuffed bytes counted; false if there is none.
     bool seek(uint64_t bit);

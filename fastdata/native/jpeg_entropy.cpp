@@ -155,7 +155,7 @@ std::vector<uint8_t> EntropyDecoder::make_index(const jpeg_decompress_struct &jp
             if (!read_mcu(jpeg, nullptr))
                 return {};
         }
-    return writer.finish();
+    return reader_.is_followed_by_end() ? writer.finish() : std::vector<uint8_t>{};
 }
 
 bool EntropyDecoder::decode(const jpeg_decompress_struct &jpeg, int16_t *const *blocks) {
@@ -175,6 +175,18 @@ bool EntropyDecoder::decode(const jpeg_decompress_struct &jpeg, int16_t *const *
         ++row_;
     }
     return good;
+}
+
+bool EntropyDecoder::finish(const jpeg_decompress_struct &jpeg) {
+    const int rows = static_cast<int>(jpeg.MCU_rows_in_scan);
+    if (has_index_) // it was made of this file, all of it
+        return true;
+    if (rows_restart_)
+        return row_read_ + 1 < rows ? reader_.skip_restarts(1, row_read_ & 7) : reader_.is_followed_by_end();
+    while (column_ != 0)
+        if (!decode(jpeg, nullptr))
+            return false;
+    return row_ < rows || reader_.is_followed_by_end();
 }
 
 } // namespace fastdata

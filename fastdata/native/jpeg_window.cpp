@@ -222,6 +222,12 @@ void JpegDecoder::start_coefficients(int first_column, int last_column) {
         index_use_ = state.entropy.has_index() ? FD_INDEX_USED : FD_INDEX_WRONG;
 }
 
+// Call when the last of them has been read.
+void JpegDecoder::finish_coefficients() {
+    if (!state_->is_record && !state_->entropy.finish(state_->jpeg))
+        state_->stop(FD_CORRUPT);
+}
+
 void JpegDecoder::read_window(const Box &window, RowSink *sink) {
     State &state = *state_;
     JpegPixels &pixels = state.pixels;
@@ -242,6 +248,7 @@ void JpegDecoder::read_window(const Box &window, RowSink *sink) {
                 pixels.add_mcu();
         }
     }
+    finish_coefficients();
     rows_ = pixels.rows();
 }
 
@@ -289,6 +296,8 @@ void JpegDecoder::read_window_by_libjpeg(const Box &window) {
         if (jpeg_read_scanlines(&jpeg, rows, static_cast<JDIMENSION>(wanted)) == 0)
             state_->stop(FD_CORRUPT);
     }
+    if (has_one_scan())
+        finish_coefficients();
     const Rows all = {pixels, stride, static_cast<int>(jpeg.output_width), window.bottom - top};
     const int shift = static_cast<int>(left);
     rows_ = all.part({window.left - shift, window.top - top, window.right - shift, window.bottom - top});

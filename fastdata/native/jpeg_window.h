@@ -63,6 +63,7 @@ class JpegDecoder {
     fd_status open_guarded(std::span<const uint8_t> data, const JpegLimits &limits);
     template <class Work> fd_status with_scan(Work work);
     void start_coefficients(int first_column, int last_column);
+    void finish_coefficients();
     fd_status unpack_scans(int padding, std::vector<uint8_t> &record);
     fd_status write_scans(struct UnpackedHead &head, class UnpackedWriter &writer);
     fd_status restore_scans(std::vector<uint8_t> &file);

@@ -47,12 +47,25 @@ def decode(
     indexes: native.JpegIndexes | None = None,
 ) -> np.ndarray:
     """One image by the core alone; fails if the core hands it back."""
+    out, results = _decode(data, view, format_ or Format(), fidelity, indexes)
+    assert results.statuses[0] == native.Status.OK, results.reason(0)
+    return out
+
+
+def decoded(data: bytes, view: View, *, indexes: native.JpegIndexes | None = None) -> np.ndarray | None:
+    """One image by the core alone; None if the core hands it back."""
+    out, results = _decode(data, view, Format(), "exact", indexes)
+    return out if results.statuses[0] == native.Status.OK else None
+
+
+def _decode(
+    data: bytes, view: View, format_: Format, fidelity: str, indexes: native.JpegIndexes | None
+) -> tuple[np.ndarray, native.Results]:
     core, order = resample.exact_core()
-    format_ = format_ or Format()
     dtype = np.uint8 if format_.table is None else format_.table.dtype
     out = np.zeros((3, *view.size) if format_.channels_first else (*view.size, 3), dtype)
     results = core.decode(
-        np.array([np.frombuffer(data, np.uint8).ctypes.data], np.uint64),
+        np.array([np.frombuffer(data or b"\0", np.uint8).ctypes.data], np.uint64),
         np.array([len(data)], np.int64),
         Views.of([view]).columns,
         np.array([out.ctypes.data], np.uint64),
@@ -60,8 +73,7 @@ def decode(
         options=resample.options_for(order, fidelity),
         indexes=indexes,
     )
-    assert results.statuses[0] == native.Status.OK, results.reason(0)
-    return out
+    return out, results
 
 
 def reference(data: bytes, view: View) -> np.ndarray:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import images
 import numpy as np
 import pytest
-from core_alone import decode, reference, view_of, windows
+from core_alone import decode, decoded, reference, view_of, windows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import GOLDEN
@@ -211,3 +211,29 @@ def test_strides_below_zero_are_refused() -> None:
     pixels = np.zeros((2, 2, 3), np.uint8)
     with pytest.raises(ValueError, match="convert"):
         native.load().convert(pixels, pixels.ctypes.data, Format(strides=(-6, 0)))
+
+
+@pytest.mark.parametrize("coding", [{}, {"restart_marker_rows": 1}], ids=["one segment", "rows restart"])
+@pytest.mark.parametrize("window", [(0, 0, 60, 50), (0, 49, 5, 50)], ids=["whole", "last row"])
+def test_markers_behind_the_scan(coding: dict[str, int], window: tuple[int, int, int, int]) -> None:
+    """Pillow refuses most of them; what it accepts has the same pixels."""
+    whole, view, shown = images.saved(60, 50, **coding), view_of(window), set()
+    for value in range(256):
+        damaged = whole[:-2] + bytes((0xFF, value)) + whole[-2:]
+        pixels = decoded(damaged, view)
+        try:
+            expected = reference(damaged, view)
+        except OSError:
+            assert pixels is None, f"FF {value:02X} is shown, though Pillow refuses it"
+            continue
+        if pixels is not None:
+            assert (pixels == expected).all()
+            shown.add(value)
+    assert shown == {0x00, 0x01, *range(0xD0, 0xD8), 0xD9, 0xFF}
+
+
+def test_a_marker_to_the_right_of_a_window_is_noticed() -> None:
+    whole = images.saved(200, 8, restart_marker_rows=1)
+    damaged = whole[:-40] + b"\xff\x7e" + whole[-38:]
+    assert decoded(whole, view_of((0, 0, 8, 8))) is not None
+    assert decoded(damaged, view_of((0, 0, 8, 8))) is None

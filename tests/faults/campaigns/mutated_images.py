@@ -2,7 +2,7 @@
 fidelity="exact" native and turbojpeg give Pillow's pixels or refuse the image, as Pillow does.
 
 A round has 64 images: a JPEG, PNG, WebP, GIF, BMP, TIFF or PGM with 1 to 8 random changes each, in memory or in files.
-README.md makes an exception of JPEGs: damage that a window does not reach, or behind the image's data, may go
+README.md makes an exception of JPEGs: damage that a window does not reach, or behind the file's end, may go
 unnoticed.  Then the pixels are still those of Pillow, where it accepts files that are cut short.
 """
 
