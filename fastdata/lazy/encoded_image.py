@@ -12,7 +12,9 @@ that only the decoder notices is raised where pixels are first needed, with Pill
 
 from __future__ import annotations
 
+import copyreg
 import io
+from types import FunctionType
 from typing import Any
 
 import PIL.Image
@@ -32,7 +34,6 @@ from fastdata.views.view import View
 __all__ = ["EncodedImage"]
 
 _FILTERS = {each.value: each for each in Interpolation}
-_FILE_CLASSES: dict[Any, type[Image]] = {"JPEG": JpegImageFile, "PNG": PngImageFile}
 _FLIPS = (Transpose.FLIP_LEFT_RIGHT, Transpose.FLIP_TOP_BOTTOM)
 # Names of the attributes of Pillow's pixels and mode, which are behind properties since version 11.
 _PIXELS = "_im" if isinstance(vars(Image).get("im"), property) else "im"
@@ -43,36 +44,42 @@ _JPEG = "JPEG (ISO 10918)"  # Pillow's description of the format
 _HIDDEN_METHODS = ("_getexif", "_getmp")  # private methods of Pillow's file classes that users call
 
 
-class _StandsForImage(type(Image)):  # type: ignore[misc]
-    """The metaclass of encoded images: equal to Pillow's class, and found where that is.
+class _StandsForPillows(type(Image)):  # type: ignore[misc]
+    """The metaclass of encoded images: equal to the class of Pillow's that they stand for, and found where that is.
 
     torchvision's v2 and programs look the type of an image up in dictionaries: ``{PIL.Image.Image: 7}``.
     """
 
+    pillows: type[Image]
+
     def __eq__(cls, other: object) -> bool:
-        return other is cls or other is Image
+        return other is cls or other is cls.pillows
 
     def __hash__(cls) -> int:
-        return hash(Image)
+        return hash(cls.pillows)
 
 
-class EncodedImage(Image, metaclass=_StandsForImage):
+class EncodedImage(Image, metaclass=_StandsForPillows):
     """A PIL image that stays encoded until its pixels are needed; see the module docstring.
 
     Args:
         source: the encoded bytes, or the file that holds them.
         seen: crops, resize and flips applied so far.
         mode: Pillow's mode, "L", "RGB" or "RGBA"; all but "RGB" are decoded by Pillow.
-        is_file: True for the result of `PIL.Image.open`, False for an image made from another one.
         info: the metadata dictionary; None for the file's.
     """
 
+    pillows: type[Image] = Image  # the class of Pillow's that it stands for
+    filename: str | bytes
     _pixels: Any = None
     _seen: View | None = None  # None once it has pixels
     _opened: Image | None = None  # Pillow's own image, opened when it is first needed
     _info: dict[Any, Any] | None = None
+    _readonly = 0
     _is_used = False  # Pillow would have loaded it
     _is_verified = False  # before it was used: Pillow has closed its file then
+    _is_left = False  # its `with` block, before it was used: likewise
+    _is_file = False  # it is the result of `PIL.Image.open`, not an image made from another one
 
     def __init__(
         self,
@@ -80,7 +87,6 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         seen: View,
         mode: str,
         *,
-        is_file: bool = False,
         info: dict[Any, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -89,24 +95,22 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         setattr(self, _MODE, mode)
         height, width = seen.size
         self._size = width, height
-        self._is_file = is_file
-        if is_file:
-            self.filename = source.name
-            is_png = source.header is not None and source.header.kind == "png"
-            self.format = "PNG" if is_png else "JPEG"
-            self.format_description = "Portable network graphics" if is_png else _JPEG
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The class that `isinstance` sees: Pillow's file class for an opened file, else `PIL.Image.Image`."""
-        return _FILE_CLASSES[self.format] if self.__dict__.get("_is_file") else Image
+        return type(self).pillows
 
     @classmethod
     def opened(cls, source: EncodedSource) -> EncodedImage:
         """Returns the image of a whole file, like the result of `PIL.Image.open`."""
         header = source.header
         assert header is not None
-        return cls(source, View.whole(header.width, header.height), source.mode, is_file=True)
+        made = _EncodedPng if header.kind == "png" else _EncodedJpeg
+        image = made(source, View.whole(header.width, header.height), source.mode)
+        image.filename = source.name
+        image.readonly = 1  # until it is loaded, as in Pillow
+        return image
 
     @classmethod
     def of_record(cls, record: bytes) -> EncodedImage | None:
@@ -148,12 +152,21 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         if self._info is None:
             if self._source.info is None:
                 self._source.info = self._as_opened().info
-            self._info = dict(self._source.info)
+            self._info = _copy_of(self._source.info)
         return self._info
 
     @info.setter
     def info(self, value: dict[Any, Any]) -> None:
         self._info = value
+
+    @property
+    def readonly(self) -> int:
+        """Pillow's flag; it is set until a file is loaded."""
+        return (self._pixels is not None and getattr(self._pixels, "readonly", 0)) or self._readonly
+
+    @readonly.setter
+    def readonly(self, value: int) -> None:
+        self._readonly = value
 
     def getexif(self) -> Exif:
         """See PIL.Image.Image.getexif; for a JPEG without metadata Pillow need not open it."""
@@ -162,6 +175,8 @@ class EncodedImage(Image, metaclass=_StandsForImage):
         if is_unasked and frame is not None and not frame.has_metadata:
             self._exif = Exif()
             self._exif._loaded = True
+        if self._is_file and self.format == "PNG" and self._exif is None and "exif" not in self.info:
+            self._use()  # Pillow looks for it behind the pixels
         return super().getexif()
 
     def copy(self) -> Image:
@@ -181,7 +196,7 @@ class EncodedImage(Image, metaclass=_StandsForImage):
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image:
         """See PIL.Image.Image.crop."""
-        if self._seen is None or self.mode != "RGB" or box is None:
+        if self._seen is None or self.mode != "RGB" or box is None or len(box) != 4:
             return super().crop(box)
         whole = tuple(map(int, map(round, box)))
         seen = self._seen.cropped(whole)  # type: ignore[arg-type]
@@ -240,7 +255,11 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     def seek(self, frame: int) -> None:
         """See PIL.Image.Image.seek, which looks at pixels."""
         if frame or self._seen is None:
-            super().seek(frame)
+            (self._as_opened().seek if self._is_file else super().seek)(frame)
+
+    def __exit__(self, *_: object) -> None:
+        self._is_left = self._is_file and not self._is_used
+        super().__exit__()
 
     def close(self) -> None:
         """See PIL.Image.Image.close."""
@@ -251,13 +270,16 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     def _use(self) -> None:
         """Notes a use for which Pillow loads the image; raises what it raises if the file can no longer be read."""
         self._source.ask()
-        if self._is_verified:
+        if self._is_left:
+            self._as_opened().__exit__(None, None, None)
+        if self._is_left or self._is_verified:
             self._as_opened().load()
         self._is_used = True
+        self.readonly = 0
 
     def _again(self, seen: View, mode: str = "RGB") -> EncodedImage:
         self._use()
-        return EncodedImage(self._source, seen, mode, info=None if self._info is None else self._info.copy())
+        return EncodedImage(self._source, seen, mode, info=None if self._info is None else _copy_of(self._info))
 
     # ---- what is Pillow's
 
@@ -294,13 +316,15 @@ class EncodedImage(Image, metaclass=_StandsForImage):
     def __getattr__(self, name: str) -> Any:
         """Gets attributes that only Pillow's image of a file has, like `quantization`."""
         hidden = name.startswith("_") and name not in _HIDDEN_METHODS
-        if hidden or not self.__dict__.get("_is_file"):
+        if hidden or not self._is_file:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if self.format == "PNG" and (name == "text" or (name == "_getexif" and "exif" not in self.info)):
+            self._use()  # as above
         return getattr(self._as_opened(), name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        file = (self.format, self.filename) if self._is_file else None
-        return _plain_image, (self._plain().__getstate__(), file)  # unpickled as a plain image
+        cls = self.__class__
+        return copyreg.__newobj__, (cls,), cls.__getstate__(self)  # type: ignore[attr-defined]
 
     def __eq__(self, other: object) -> bool:
         if self.__class__ is not getattr(other, "__class__", None):  # as Pillow does
@@ -349,6 +373,23 @@ class EncodedImage(Image, metaclass=_StandsForImage):
             self._seen = None
 
 
+class _EncodedJpeg(EncodedImage):
+    pillows, _is_file = JpegImageFile, True
+    format, format_description = "JPEG", _JPEG
+
+
+class _EncodedPng(EncodedImage):
+    pillows, _is_file = PngImageFile, True
+    format, format_description = "PNG", "Portable network graphics"
+
+
+def _copy_of(info: dict[Any, Any]) -> dict[Any, Any]:
+    """A copy as Pillow makes it for an image made from another one; from version 13 on lists are copied, too."""
+    if not hasattr(Image, "_copy_info"):
+        return info.copy()
+    return {key: value.copy() if isinstance(value, list) else value for key, value in info.items()}
+
+
 class _PixelsOnDemand:
     """The pixel access object that `load` returns; decodes the image at the first access."""
 
@@ -369,15 +410,12 @@ class _PixelsOnDemand:
         return getattr(self._access(), name)
 
 
-def _plain_image(state: list[Any], file: tuple[Any, Any] | None) -> Image:
-    image = Image()
-    image.__setstate__(state)
-    if file is not None:
-        image.format, image.filename = file  # type: ignore[attr-defined]
-    return image
-
-
 setattr(EncodedImage, _PIXELS, property(EncodedImage._get_pixels, EncodedImage._set_pixels))
 
-# Messages name an image's class: the user knows Pillow's.
-EncodedImage.__name__, EncodedImage.__qualname__, EncodedImage.__module__ = "Image", "Image", Image.__module__
+# Messages name an image's class and its methods: the user knows Pillow's.
+for _class in (EncodedImage, _EncodedJpeg, _EncodedPng):
+    _class.__module__ = _class.pillows.__module__
+    _class.__name__ = _class.__qualname__ = _class.pillows.__name__
+for _name, _method in vars(EncodedImage).items():
+    if isinstance(_method, FunctionType) and isinstance(_theirs := getattr(JpegImageFile, _name, None), FunctionType):
+        _method.__qualname__ = _theirs.__qualname__

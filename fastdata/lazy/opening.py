@@ -144,6 +144,8 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
             source = find_source(fp, keep_paths_before=_began())
             if (image := _encoded_image(source)) is not None:
                 context.note_source(source)
+                if isinstance(fp, bytes):
+                    image.filename = fp
                 return image
             context.notes.opened += 1
         return original(fp, mode, formats)

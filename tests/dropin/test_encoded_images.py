@@ -255,7 +255,7 @@ def test_a_file_that_is_closed_too_early_is_missed_as_by_pillow(folder: Path, us
 
     with opening_encoded():
         with path.open("rb") as file:
-            assert type(Image.open(file)) is EncodedImage
+            assert isinstance(Image.open(file), EncodedImage)
         ours = [outcome(in_time) for in_time in (False, True)]
     assert ours == [outcome(in_time) for in_time in (False, True)] == ["seek of closed file", None]
 

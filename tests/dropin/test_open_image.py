@@ -41,7 +41,7 @@ def given(path: Path, kind: str) -> Any:
 def test_an_image_stays_encoded_and_has_pillows_pixels(photo: Path, kind: str) -> None:
     opens = PIL.Image.open
     image, expected = fastdata.open_image(given(photo, kind)), PIL.Image.open(photo)
-    assert type(image) is EncodedImage
+    assert isinstance(image, EncodedImage)
     assert PIL.Image.open is opens
     assert (image.size, image.mode, image.format) == (expected.size, expected.mode, expected.format)
     ours, theirs = (each.crop((5, 4, 65, 64)).resize((32, 32)) for each in (image, expected))
@@ -54,7 +54,7 @@ def test_an_image_stays_encoded_and_has_pillows_pixels(photo: Path, kind: str) -
 def test_a_file_may_be_closed_once_it_is_opened(photo: Path, replaced: bool) -> None:
     with opening_encoded() if replaced else contextlib.nullcontext(), photo.open("rb") as file:
         image = fastdata.open_image(file)
-    assert type(image) is EncodedImage
+    assert isinstance(image, EncodedImage)
     assert np.array_equal(np.asarray(image), np.asarray(PIL.Image.open(photo)))
 
 
