@@ -44,7 +44,7 @@ def split_or_tell(given: argparse.Namespace, program: list[str]) -> tuple[bool, 
     try:
         is_module, program = split_module(program)
     except OptionError as error:
-        print(f"fastdata: {error}", file=sys.stderr)
+        print(f"fastdata: {given.parser.in_options(error)}", file=sys.stderr)
         return False, []
     if not program:
         given.parser.error("name a SCRIPT, or a module with -m MODULE")
@@ -59,7 +59,7 @@ def run_check(given: argparse.Namespace, program: list[str]) -> int:
     try:
         check_compares("fastdata check")
     except OptionError as error:
-        print(f"fastdata: {error}", file=sys.stderr)
+        print(f"fastdata: {given.parser.in_options(error)}", file=sys.stderr)
         return UNKNOWN
     with tempfile.TemporaryDirectory(prefix="fastdata-check-") as folder:
         startup.follow_children_to_check(batches=given.batches, folder=folder)

@@ -82,8 +82,8 @@ def add_convert(commands: Any) -> None:
         "--on-error",
         choices=ON_ERROR,
         default="raise",
-        help="what to do with an unreadable image (default: raise); images that are stored unchanged are not decoded, "
-        "only their headers are read: use --verify to decode them all",
+        help="what to do with an image that cannot be read or decoded: raise ends the conversion, skip leaves it out "
+        "and lists it (default: %(default)s)",
     )
     add_options(parser, on_error=None)
     parser.add_argument("--image-column", help="column of a table with encoded images, or with their paths")

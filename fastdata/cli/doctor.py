@@ -86,7 +86,7 @@ def run_doctor(given: argparse.Namespace, program: list[str]) -> int:
         if not program:
             given.parser.error("name a MODULE after -m")
     except (FastdataError, OSError) as error:
-        print(f"fastdata: {error}", file=sys.stderr)
+        print(f"fastdata: {given.parser.in_options(error)}", file=sys.stderr)
         return 2
     with _budgeted(given) as budget:
         return _watch_program(given, program, budget, is_module=is_module)

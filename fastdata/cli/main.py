@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.run(given)
     except (FastdataError, OSError) as error:
         told = no_space(error, ".") if isinstance(error, OSError) else None
-        advice = f"{told}; free some space and run the command again" if told else error
+        advice = f"{told}; free some space and run the command again" if told else given.parser.in_options(error)
         print(f"fastdata: {advice}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -12,7 +12,7 @@ from typing import Any
 from fastdata.cli.folders import add_dataset, datasets_in
 from fastdata.cli.output import add_output, add_workers, tell
 from fastdata.errors import ShardError
-from fastdata.shards.verify import Fault, verify_folder
+from fastdata.shards.verify import Fault, read_manifest, verify_folder
 from fastdata.terminal.words import counted
 
 __all__ = ["add_verify", "check_datasets"]
@@ -48,14 +48,18 @@ def check_datasets(
         ShardError: there are some.
     """
     faults: list[Fault] = []
+    images = 0
     for folder in folders:
+        images += read_manifest(folder).samples
         for fault in verify_folder(folder, decode=decode, workers=given.workers):
             if not given.json:
                 print(fault, file=sys.stderr if given.quiet else sys.stdout)
             faults.append(fault)
     document = {**document, "dataset": str(dataset), "faults": [asdict(fault) for fault in faults]}
+    document |= {"images": images, "decoded": decode}
     if given.json or not faults:
-        tell(given, f"{dataset}: no faults", document)
+        how = "all of them decoded" if decode else "none of them decoded: --decode does that"
+        tell(given, f"{dataset}: no faults in {counted(images, 'image')}, {how}", document)
     if faults:
         advice = "copy or convert these shards again; repair or remove files that are damaged in the source"
         if all(fault.only_slows for fault in faults):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fastdata.dataloader.loader import DataLoader
-from fastdata.demo.results import ceiling_of, ranked, verdict
+from fastdata.demo.results import ceiling_of, least, ranked, verdict
 from fastdata.demo.train import Epoch
 from fastdata.image_folder import ImageFolder
 from fastdata.loaders import BackendName, available_backends
@@ -63,6 +63,8 @@ def write_report(
         loaders=loaders,
         ceiling=ceiling,
         rounds=counted(len(measurements[0].images_per_s), "interleaved round"),
+        drawn=folder is None,
+        folder=folder,
         strip=strip,
         strip_backend=_strip_backend(),
         epoch=epoch,
@@ -84,14 +86,14 @@ def _loader_rows(measurements: Sequence[Measurement]) -> tuple[list[dict[str, An
     """The loaders, cheapest first, with widths in percent of the longest; and the ceiling's line."""
     shown = ranked(measurements)
     longest = max(max(each.cpu_ms_per_image) for each in shown)
-    less = ratios(measurements, measurements[0].name)
+    less, best = ratios(measurements, measurements[0].name), least(measurements)
     rows = []
-    for number, each in enumerate(shown):
+    for each in shown:
         cpu, rate = spread(each.cpu_ms_per_image), spread(each.images_per_s)
         rows.append(
             {
                 "name": each.name,
-                "best": number == 0,
+                "best": each.name in best,
                 "percent": round(100 * cpu["median"] / longest, 1),
                 "low": round(100 * cpu["min"] / longest, 1),
                 "high": round(100 * cpu["max"] / longest, 1),

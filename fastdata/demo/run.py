@@ -56,6 +56,10 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
     strip = sample_strip(data)
     write_report(output / "report.html", measurements, decoding, epoch, machine(), strip=strip, folder=folder)
     print(f"\n{as_text(measurements)}\n")
+    if folder is None:
+        print(
+            "The images were drawn by this command, and are no photographs; to measure your own: fastdata demo FOLDER"
+        )
     rate = spread(measurements[0].images_per_s)["median"]
     print(
         f"torch + torchvision loads {rate:.0f} images/s here; share of the trained epoch spent waiting for data: "

@@ -18,7 +18,6 @@ import torch
 
 from fastdata.dataloader.explain import index_of
 from fastdata.diagnosis.budget import Alarm, Budget, OverBudget
-from fastdata.diagnosis.cpu_use import load_now
 from fastdata.diagnosis.loader_facts import epoch_length, is_plain
 from fastdata.diagnosis.loading import (
     augments_batches,
@@ -37,6 +36,7 @@ from fastdata.diagnosis.observation import Loading, Observation
 from fastdata.diagnosis.samples import decoding_ms, encoded_jpegs, measure_samples
 from fastdata.diagnosis.speedup_model import BUSY, cores_in_use, step_seconds, wait_share
 from fastdata.errors import in_words
+from fastdata.measuring.cpu_use import load_now
 from fastdata.order.random_states import GlobalStates
 from fastdata.shards.open_images import slow_to_read
 from fastdata.system.cpus import auto_threads, local_processes

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from fastdata.diagnosis.budget import Budget
-from fastdata.diagnosis.cpu_use import CpuMeter
 from fastdata.diagnosis.delivery import Delivery
 from fastdata.diagnosis.loader_facts import over_and_over, queued, ranks
 from fastdata.diagnosis.loading import loaders_to_try
@@ -21,6 +20,7 @@ from fastdata.diagnosis.samples import threads_of_torch
 from fastdata.diagnosis.step_timer import device_use, finish_device_work
 from fastdata.diagnosis.trials import Trial
 from fastdata.errors import in_words
+from fastdata.measuring.cpu_use import CpuMeter
 
 __all__ = ["Experiments"]
 

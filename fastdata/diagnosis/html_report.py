@@ -15,6 +15,8 @@ from fastdata.pages.render import render
 
 __all__ = ["as_html"]
 
+_BARS = {"as it runs": "", "compute only": ", with batches preloaded", "data only": ", by the loader alone"}
+
 
 def as_html(told: Diagnosis, machine: dict[str, Any], *, command: str = "") -> str:
     """Renders a diagnosis as an HTML page.
@@ -42,16 +44,22 @@ def as_html(told: Diagnosis, machine: dict[str, Any], *, command: str = "") -> s
 
 
 def _bars(seen: Observation) -> list[dict[str, Any]]:
-    """Widths in percent of the longest."""
-    names = ("as it runs", "compute only", "data only")
-    known = {name: value for name, value in zip(names, step_seconds(seen), strict=True) if not math.isnan(value)}
+    """What was measured, with widths in percent of the longest."""
+    seconds, names = step_seconds(seen), tuple(_BARS)
+    measured = {name: value for name, value in zip(names, seconds, strict=True) if not math.isnan(value)}
+    known = {name: value for name, value in measured.items() if name != "compute only" or seen.compute is not None}
     longest = max(known.values(), default=1.0)
     ranges = {
         name: stretch.quartiles_s for name, stretch in zip(names, (seen.real, seen.compute), strict=False) if stretch
     }
     bars = []
     for name, value in known.items():
-        bar = {"name": name, "ms": f"{1e3 * value:.1f} ms", "percent": round(100 * value / longest, 1)}
+        bar = {
+            "name": name,
+            "how": _BARS[name],
+            "ms": f"{1e3 * value:.1f} ms",
+            "percent": round(100 * value / longest, 1),
+        }
         if (quartiles := ranges.get(name)) is not None:
             low, high = (min(100.0, 100 * each / longest) for each in quartiles)
             bar |= {"low": round(low, 1), "width": round(high - low, 1)}

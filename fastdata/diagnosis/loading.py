@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_leaves
 from fastdata.dataloader.arguments import OWN_ARGUMENTS
 from fastdata.dataloader.loader import DataLoader, StatelessDataLoader
 from fastdata.dataloader.verdict import asked_workers
-from fastdata.diagnosis.cpu_use import CpuMeter
 from fastdata.diagnosis.loader_facts import is_plain
 from fastdata.diagnosis.observation import Loading
 from fastdata.diagnosis.step_timer import finish_device_work
+from fastdata.measuring.cpu_use import CpuMeter
 from fastdata.system.cpus import auto_threads
 
 __all__ = [

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fastdata.dataloader.verdict import Verdict
-from fastdata.diagnosis.cpu_use import Load
+from fastdata.measuring.cpu_use import Load
 
 __all__ = ["TENSOR_CORES_WANT", "Facts", "Loading", "Observation", "SampleTimes", "Step", "Stretch", "SyncPlace"]
 

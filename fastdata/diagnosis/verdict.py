@@ -10,13 +10,13 @@ from fastdata.diagnosis.advice import NOTHING, advise
 from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.speedup_model import Advice, cores_in_use, others_used, wait_share
 from fastdata.diagnosis.text_report import as_text, in_ms
+from fastdata.measuring.cpu_use import CROWDED
 from fastdata.terminal.words import counted
 
 __all__ = ["Diagnosis", "diagnose"]
 
 _WAITS = 0.1  # share of a step from which on data is the limit
 _CLEAR = 1.02  # gain from which on a fault in computing is named in the verdict before waiting
-_CROWDED = 0.25  # share of the cores: if other programs use more of them, times are theirs, too
 
 # How the verdict names what is the limit, by the key of the first advice.
 _LIMITS = {
@@ -93,7 +93,7 @@ def diagnose(seen: Observation) -> Diagnosis:
     """Judges an observation."""
     told = _judged(seen, advise(seen))
     others = others_used(seen)
-    if told.cause == "unknown" or others <= _CROWDED * seen.cpus:
+    if told.cause == "unknown" or others <= CROWDED * seen.cpus:
         return told
     load = f" (load average {seen.load.average:.1f})" if seen.load.average is not None else ""
     begins = f"cannot judge: other programs use {others:.1f} of {counted(seen.cpus, 'core')}{load}; repeat on an idle "

@@ -13,7 +13,9 @@ import psutil
 from fastdata.measuring.cpu_time import tree_cpu_s
 from fastdata.system.cpus import local_processes, usable_cpus
 
-__all__ = ["CpuMeter", "Load", "load_now", "others_of"]
+__all__ = ["CROWDED", "CpuMeter", "Load", "load_now", "others_of"]
+
+CROWDED = 0.25  # share of the cores: if other programs use more of them, times are theirs, too
 
 _CGROUP = Path("/sys/fs/cgroup")
 _SHORTEST_S = 0.5  # for which the system's counters, of 10 ms, are fine enough

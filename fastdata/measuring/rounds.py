@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastdata.measuring.cpu_time import tree_cpu_s, until_idle
+from fastdata.measuring.cpu_use import CpuMeter
 
 __all__ = ["Contender", "Measurement", "compare", "measure", "ratios", "spread", "table"]
 
@@ -34,12 +35,13 @@ class Contender:
 
 @dataclass(kw_only=True)
 class Measurement:
-    """The cost of one contender, one entry per round."""
+    """What one contender took, one entry per round."""
 
     name: str
     images: int
     cpu_ms_per_image: list[float] = field(default_factory=list)
     images_per_s: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)  # cores that other programs used; none where it is not known
 
     def to_dict(self) -> dict[str, Any]:
         """All rounds with their medians and ranges."""
@@ -69,9 +71,12 @@ def measure(contenders: Sequence[Contender], *, rounds: int, say: Callable[[str]
         until_idle(tree_cpu_s)
     for round_ in range(rounds):
         for contender, result in zip(contenders, results, strict=True):
+            meter = CpuMeter()
             cpu, began = tree_cpu_s(), time.perf_counter()
             _consume(contender.epoch())
             seconds = time.perf_counter() - began
+            if (others := meter.use()[1]) is not None:
+                result.others.append(others)
             until_idle(tree_cpu_s)
             cpu = tree_cpu_s() - cpu
             result.cpu_ms_per_image.append(1e3 * cpu / contender.images)

@@ -44,8 +44,20 @@ class IndexBuilder:
     def __len__(self) -> int:
         return len(self._records)
 
+    def jpeg_index(self, image: bytes) -> bytes:
+        """A JPEG's index; empty for an image without one, or without the native core, which makes them."""
+        return self._indexer.make(image) if self._indexer is not None else b""
+
     def add(
-        self, key: str, label: int, offset: int, image: bytes, width: int, height: int, source_path: str = ""
+        self,
+        key: str,
+        label: int,
+        offset: int,
+        image: bytes,
+        width: int,
+        height: int,
+        source_path: str = "",
+        jpeg_index: bytes | None = None,
     ) -> None:
         """Adds a sample; see `TarWriter.add`.  `offset` is that of the image's first byte in the tar file."""
         self._paths.append(source_path)
@@ -53,7 +65,7 @@ class IndexBuilder:
         self._keys.append(encoded)
         self._keys_bytes += len(encoded)
         self._records.append((offset, self._keys_bytes, label, len(image), width, height, crc32c(image)))
-        if self._indexer is not None and (index := self._indexer.make(image)):
+        if index := self.jpeg_index(image) if jpeg_index is None else jpeg_index:
             self._jpegs.append((name_in_tar(offset), index))
 
     def add_part(self, extension: str, offset: int, data: bytes) -> None:
@@ -132,6 +144,7 @@ class TarWriter:
         height: int,
         parts: Sequence[tuple[str, bytes]] = (),
         source_path: str = "",
+        jpeg_index: bytes | None = None,
     ) -> None:
         """Appends one sample.
 
@@ -144,13 +157,18 @@ class TarWriter:
             height: height of the image in pixels.
             parts: extensions without dot, and bytes, of the sample's other parts.
             source_path: path of the image in the source of the conversion, with slashes; "" if it is not known.
+            jpeg_index: what `jpeg_index` returned for the image; None makes it.
         """
         offset = self._write_member(f"{key}.{extension}", image)
-        self._index.add(key, label, offset, image, width, height, source_path)
+        self._index.add(key, label, offset, image, width, height, source_path, jpeg_index)
         if label != NO_LABEL:
             self._write_member(f"{key}.cls", str(label).encode())
         for field, data in parts:
             self._index.add_part(field, self._write_member(f"{key}.{field}", data), data)
+
+    def jpeg_index(self, image: bytes) -> bytes:
+        """See `IndexBuilder.jpeg_index`."""
+        return self._index.jpeg_index(image)
 
     def finish(self) -> ShardInfo:
         """Writes the index files, and gives all files their final names in this order: `.jpegindex`, tar, `.idx`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -53,7 +54,8 @@ def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return parse(text)
         except OptionError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
+            told = re.sub(r"^\w+=", "", str(error))  # argparse names the option itself
+            raise argparse.ArgumentTypeError(told) from error
 
     return parsed
 
@@ -82,14 +84,12 @@ def check_flags(options: Any) -> None:
         try:
             value = _KINDS[kind](value)
         except (TypeError, ValueError) as error:
-            raise OptionError(
-                f"{each.name}={value!r} is not of type {kind}; {each.name}: {each.metadata['help']}"
-            ) from error
+            raise OptionError(f"{each.name}={value!r} is not of type {kind} ({each.metadata['help']})") from error
         object.__setattr__(options, each.name, value)
         if choices is not None:
             check(value in choices, f"{each.name}={value!r} is not accepted; use one of {', '.join(choices)}")
         if interval is not None:
-            told = f"{each.name}={value!r} is not in {interval}; {each.name}: {each.metadata['help']}"
+            told = f"{each.name}={value!r} is not in {interval} ({each.metadata['help']})"
             check(all(_is_inside(one, interval) for one in (value if isinstance(value, tuple) else (value,))), told)
 
 

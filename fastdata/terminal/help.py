@@ -10,6 +10,7 @@ from fastdata.terminal.wrap import columns, wrapped
 
 __all__ = ["HelpFormatter", "Parser"]
 
+_ARGUMENT = re.compile(r"(?<![\w.])(?P<name>[a-z]\w*)\b(?:=(?P<value>'[^']*'|[^\s,;:)]+))?")
 _TERM = re.compile(r"[A-Z]+ {2,}")  # what a paragraph explains, such as "SOURCE  one of: ..."
 
 
@@ -46,3 +47,20 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("formatter_class", HelpFormatter)
         super().__init__(*arguments, **options)
+        self.set_defaults(parser=self)  # a subcommand's is its own
+
+    def in_options(self, message: object) -> str:
+        """An error's message in which arguments of Python, such as quality=101, are the command's: --quality 101."""
+        options = {
+            each.dest: name for each in self._actions for name in each.option_strings if not name.startswith("--no-")
+        }
+
+        def named(found: re.Match[str]) -> str:
+            option, value = options.get(found["name"]), found["value"]
+            if option is None or (value is None and "_" not in found["name"]):  # another word
+                return found[0]
+            if value == "False":
+                return f"no {option}"
+            return option if value in (None, "True") else f"{option} {value.strip(chr(39))}"
+
+        return _ARGUMENT.sub(named, str(message))

@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = interrupts.STATUS
         return status
     except (FastdataError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {given.parser.in_options(error)}", file=sys.stderr)
         return 1
     except BaseException:
         if is_one_of_several():  # nobody would print it

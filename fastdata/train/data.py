@@ -88,7 +88,7 @@ def make_loaders(data: DataOptions, options: TrainOptions, ranks: Ranks) -> Load
         DatasetError: data_path holds neither an image folder nor shards.
     """
     if not data.data_path:
-        raise OptionError("data_path (--data-path) is not given; name an image folder or a folder of shards")
+        raise OptionError("data_path is not given; name an image folder or a folder of shards")
     if ranks.is_main and (problem := slow_to_read(data.data_path)) is not None:
         warnings.warn(problem, stacklevel=users_level())
     train_set, val_set, classes = _datasets(data)

@@ -10,6 +10,7 @@ from places import ROOT
 
 from fastdata.demo.results import as_text
 from fastdata.measuring.rounds import Measurement, compare, table
+from fastdata.system.cpus import usable_cpus
 
 
 @pytest.fixture
@@ -51,6 +52,30 @@ def test_the_terminal_gets_the_verdict_and_the_best_first() -> None:
     rows = [line.split("  ")[0].strip() or line.split("  ")[1] for line in told.splitlines()[4:7]]
     assert rows == ["* fastdata, native", "fastdata, turbojpeg", "torch + torchvision"]
     assert "Batches of nothing take 0.12 ms" in " ".join(told.split())
+
+
+def measured(costs: dict[str, list[float]], others: float = 0.0) -> list[Measurement]:
+    return [
+        Measurement(name=name, images=1, cpu_ms_per_image=ms, images_per_s=ms, others=[0.0, others])
+        for name, ms in costs.items()
+    ]
+
+
+def test_a_busy_machine_gives_no_judgement() -> None:
+    costs = {"torch + torchvision": [4.0, 4.1], "fastdata, native": [1.0, 1.1]}
+    told = " ".join(as_text(measured(costs, others=1.0 * usable_cpus())).split())
+    assert told.startswith(f"cannot judge: other programs use {usable_cpus():.1f} of ")
+    assert "repeat on an idle machine. Seen nevertheless: fastdata, native loads these images with" in told
+    assert as_text(measured(costs, others=0.1)).startswith("fastdata, native loads these images with")
+
+
+def test_loaders_that_the_rounds_do_not_tell_apart_are_both_marked() -> None:
+    costs = {"torch + torchvision": [4.0, 4.0], "fastdata, native": [1.0, 1.2], "fastdata, opencv": [1.1, 1.15]}
+    told = as_text(measured(costs))
+    assert [line.startswith("* ") for line in told.splitlines()[4:7]] == [True, True, False]
+    assert "* the least, not told apart by these rounds." in " ".join(told.split())
+    costs["torch + torchvision"] = [1.0, 1.3]
+    assert "do not tell apart" in as_text(measured(costs))
 
 
 def test_a_table_says_which_ratio_it_has() -> None:

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,8 @@ onload = () => {
   const [phone, desk] = [...document.querySelectorAll('iframe')].map(frame => frame.contentDocument)
   const all = (page, what) => [...page.querySelectorAll(what)]
   const cells = all(phone, 'td')
-  const cut = cells.filter(cell => cell.getBoundingClientRect().right > 390)
+  const beyond = cell => cell.getBoundingClientRect().right > 390 || cell.scrollWidth > cell.clientWidth + 1
+  const cut = [...cells, ...all(phone, 'pre')].filter(beyond)
   const head = cell => phone.defaultView.getComputedStyle(cell, '::before').content
   const unnamed = all(phone, '.numbers td:not(:first-child)').filter(cell => head(cell) === 'none')
   const labels = all(desk, '.bar span, .legend li, .numbers th, .numbers td, .pairs td:first-child')
@@ -158,6 +160,27 @@ def test_the_verdict_comes_first_and_the_winner_is_marked(tmp_path: Path) -> Non
     rows = re.findall(r"<tr[^>]*><td>([^<]*)</td><td[^>]*>[\d.]+ \(", page)
     assert rows == ["fastdata, native", "fastdata, turbojpeg", "fastdata, opencv", "torch + torchvision"]
     assert page.count('<tr class="best">') == 1
+
+
+def test_a_page_says_whose_images_they_are(tmp_path: Path) -> None:
+    measured = [measurement("torch + torchvision", 4.0), measurement("fastdata, native", 1.0)]
+    for folder, told in ((None, "were drawn by this command"), (Path("/mine"), "Images of /mine.")):
+        write_report(tmp_path / "page.html", measured, None, None, {}, folder=folder)
+        assert told in (tmp_path / "page.html").read_text()
+
+
+def test_what_was_not_measured_has_no_bar(tmp_path: Path) -> None:
+    steps = [Step(0.3, 0.03, 0.06, 0.01, 0.0)] * 3
+    alone = Loading("", 10, 0.4, 80, 2.0, Verdict("not accelerated", "Own."), {})
+    told = {"program": "train.py", "cpus": 8, "dataset": "Own", "loader": "", "is_ours": True, "num_workers": 4}
+    seen = Observation(**told, real=Stretch.of(steps, cores=1.0), alone=alone)
+    page = as_html(diagnose(seen), {})
+    assert "as it runs" in page
+    assert "data only, by the loader alone" in page
+    assert "<span>compute only</span>" not in page
+    whole = as_html(diagnose(replace(seen, compute=Stretch.of([Step(0, 0.03, 0.06, 0.01, 0.0)] * 3))), {})
+    assert "<span>compute only</span>" in whole
+    assert "compute only, with batches preloaded" in whole
 
 
 def test_a_page_of_loaders_alone(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from busy import busy_with_others
 
-from fastdata.diagnosis.cpu_use import CpuMeter, load_now, others_of
+from fastdata.measuring.cpu_use import CpuMeter, load_now, others_of
 from fastdata.system.cpus import usable_cpus
 
 needs_shell = pytest.mark.skipif(sys.platform == "win32", reason="needs a shell that leaves processes behind")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fastdata.dataloader.verdict import Verdict
-from fastdata.diagnosis.cpu_use import Load
 from fastdata.diagnosis.html_report import as_html
 from fastdata.diagnosis.observation import Facts, Loading, Observation, SampleTimes, Step, Stretch, SyncPlace
 from fastdata.diagnosis.speedup_model import expected_step_s, wait_share
 from fastdata.diagnosis.verdict import diagnose
+from fastdata.measuring.cpu_use import Load
 
 
 def stretch(wait_s: float, forward_s: float = 0.03, backward_s: float = 0.06, *, cores: float = 2.0) -> Stretch:

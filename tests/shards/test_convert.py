@@ -18,6 +18,7 @@ from typing import Any
 
 import deadly
 import generated
+import images
 import numpy as np
 import pytest
 from folders import SHARD_BYTES, changed_copy, originals, tree
@@ -26,9 +27,11 @@ from places import CONVERT
 from small_disks import enlarge, small_disk
 
 from fastdata import ConversionError, DatasetError, ImageFolder, OptionError, ShardDataset
+from fastdata.cli.main import main
 from fastdata.shards.conversion import destination
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
+from fastdata.shards.verify import verify_folder
 from fastdata.system import files
 
 OPTIONS = ConvertOptions(shard_bytes=SHARD_BYTES)
@@ -266,6 +269,28 @@ def test_an_unreadable_image_is_an_error_or_is_skipped_and_noted(damaged: Path, 
     summary = convert(str(damaged), tmp_path / "out", options)
     assert len(ShardDataset(tmp_path / "out")) == 38
     assert "1 skipped\n  skipped bear/03: not an image that Pillow can identify" in str(summary)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "progressive JPEG", "PNG", "WEBP"])
+def test_an_image_that_cannot_be_decoded_is_an_error_or_is_skipped(kind: str, tmp_path: Path) -> None:
+    """Its bytes would be kept, and its header is whole."""
+    encoded = images.saved(kind=kind.split()[-1], **({"progressive": True} if "progressive" in kind else {}))
+    (tmp_path / "source" / "cat").mkdir(parents=True)
+    for name, data in (("cut", encoded[: len(encoded) * 2 // 3]), ("whole", encoded)):
+        (tmp_path / "source" / "cat" / f"{name}.{kind.split()[-1].lower()}").write_bytes(data)
+    with pytest.raises(ConversionError, match=r"cut\.\w+ .*cannot be converted.*--on-error skip"):
+        convert(str(tmp_path / "source"), tmp_path / "shards", ConvertOptions())
+    summary = convert(str(tmp_path / "source"), tmp_path / "shards", ConvertOptions(on_error="skip"))
+    assert "1 image in 1 shard" in str(summary)
+    assert "1 skipped" in str(summary)
+    assert [key for key, _ in summary.manifests[""].skipped] == ["cat/cut"]
+    assert list(verify_folder(tmp_path / "shards", decode=True)) == []
+
+
+def test_verify_says_what_it_decoded(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, told in (([], "none of them decoded: --decode does that"), (["--decode"], "all of them decoded")):
+        assert main(["verify", str(own), *options]) == 0
+        assert capsys.readouterr().out.strip() == f"{own}: no faults in 39 images, {told}"
 
 
 def test_nothing_is_overwritten_unless_asked(folder: Path, converted: Path, own: Path, tmp_path: Path) -> None:

@@ -87,13 +87,13 @@ def test_checks_and_searches_by_flag(folder: Path, tmp_path: Path, capsys: pytes
     assert main([*flags, "--find-lr", "--output-dir", str(tmp_path)]) == 0
     assert "suggested peak learning rate" in capsys.readouterr().out
     assert main([*flags, "--find-batch-size"]) == 1
-    assert "OptionError: find_batch_size needs a CUDA device" in capsys.readouterr().err
+    assert "OptionError: --find-batch-size needs a CUDA device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "OptionError: data_path (--data-path) is not given"),
+        ([], "OptionError: --data-path is not given"),
         (["--data-path", "nowhere"], "DatasetError: nowhere is neither an image folder nor a folder of shards"),
         (["--data-path", ".", "--amp", "fp16", "--device", "cpu"], "OptionError: amp='fp16' needs a CUDA device"),
         (["--data-path", ".", "--opt", "lars", "--betas", "0.9", "0.99"], "OptionError: betas="),

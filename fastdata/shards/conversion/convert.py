@@ -222,7 +222,7 @@ def _folder_of(name: str) -> str:
 def _with_classes(splits: dict[str, Split], classes: list[str]) -> dict[str, Split]:
     """The source's splits, with the names of classes that are given."""
     if any(split.classes not in (None, classes) for split in splits.values()):
-        raise ConversionError("the source has its own class names, but classes (--classes) gives others; leave it out")
+        raise ConversionError("the source has its own class names, but others are given (--classes); leave them out")
     return {name: replace(split, classes=classes) for name, split in splits.items()}
 
 

@@ -13,7 +13,7 @@ from fastdata.errors import ConversionError, OptionError, in_words
 from fastdata.jpeg_index.index_file import is_beside, path_beside
 from fastdata.limits import check_encoded_bytes
 from fastdata.loaders.unpacked import as_file
-from fastdata.shards.conversion.recode import UNPACKED, Recoding, described
+from fastdata.shards.conversion.recode import UNPACKED, Recoding, check_decodes, described
 from fastdata.shards.conversion.remote_destination import upload_shard
 from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.part_files import read_shard_file
@@ -172,6 +172,9 @@ def _make_shard(job: ShardJob) -> ShardDone:
                     image = job.options.recoding.apply(data)
                     parts = ranges.read_parts(ref)
                     check_apart(image.extension, ref.key, (part.extension for part in ref.parts))
+                    index = writer.jpeg_index(image.data)
+                    if image.data is data and not index:  # which is made of whole JPEGs only
+                        check_decodes(data)
                 except Exception as error:
                     if job.options.on_error == "raise":
                         where = ref.where or f"{ref.path} ({ref.key})"
@@ -185,7 +188,7 @@ def _make_shard(job: ShardJob) -> ShardDone:
                 unpacked += image.extension == UNPACKED
                 shape = image.width, image.height
                 name = _kept_path(ref, data, image.extension)
-                writer.add(ref.key, image.extension, image.data, ref.label, *shape, parts, name)
+                writer.add(ref.key, image.extension, image.data, ref.label, *shape, parts, name, index)
             done = ShardDone(writer.finish(), listing(job.refs), len(job.refs), source_bytes, skipped, unpacked)
         write_whole(Path(job.note), done.to_text().encode())
     return done

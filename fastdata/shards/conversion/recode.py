@@ -14,7 +14,7 @@ from fastdata.loaders.unpacked import as_file, unpack
 from fastdata.shards.tar import IMAGE_EXTENSIONS
 from fastdata.views.header import parse_header
 
-__all__ = ["Image", "Recoding", "described"]
+__all__ = ["Image", "Recoding", "check_decodes", "described"]
 
 _DEFAULT_QUALITY = 90
 UNPACKED = "fdc"
@@ -72,14 +72,18 @@ class Recoding:
                 raise OptionError(f"{name}={value} is not between 1 and 65500 pixels")
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise OptionError(f"quality={self.quality} is not between 1 and 100")
-        if self.lossless + (self.raw is not None) + self._shrinks > 1:
-            raise OptionError(
-                "lossless, raw, and shrinking (max_side, min_side, quality) cannot be combined; choose one"
-            )
-        if self.unpacked and self.raw is not None:
-            raise OptionError("raw and unpacked cannot be combined; choose one")
+        self._check_apart("lossless", "raw", "max_side")
+        self._check_apart("lossless", "raw", "min_side")
+        self._check_apart("lossless", "raw", "quality")
+        self._check_apart("raw", "unpacked")
         if self.lossless or self.unpacked:
             _repacker("lossless" if self.lossless else "unpacked")  # says at once what is missing
+
+    def _check_apart(self, *names: str) -> None:
+        """Raises OptionError if several of these are given."""
+        given = [f"{name}={value}" for name in names if (value := getattr(self, name)) not in (None, False)]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} cannot be combined; choose one")
 
     @property
     def _shrinks(self) -> bool:
@@ -142,6 +146,17 @@ def described(data: bytes) -> Image:
 
     extension, width, height = pillow.kind_of(data)
     return Image(extension if extension in IMAGE_EXTENSIONS else "img", data, width, height)
+
+
+def check_decodes(data: bytes) -> None:
+    """Decodes an image, or a record of one.
+
+    Raises:
+        OSError, ValueError, and whatever else Pillow raises: it cannot be decoded.
+    """
+    from fastdata.loaders import pillow
+
+    pillow.open_rgb(as_file(data))
 
 
 def _raw(data: bytes, side: int) -> Image:
