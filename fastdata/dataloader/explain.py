@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
-from fastdata.dataloader.verdict import Findings, counts_threads, verdict
+from fastdata.dataloader.verdict import Findings, Happened, Verdict, counts_threads, verdict
 from fastdata.jpeg_index.find import Uses, open_indexes
 from fastdata.loaders import native_problem
 from fastdata.loaders.dali_options import DaliOptions
@@ -67,15 +67,18 @@ def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
 
 def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """Describes a loader: the verdict, its path and the reasons, one fact a line, then changes that make it faster."""
+    said = verdict(loader, route, findings)
     if route.plan is not None:
         lines = _in_the_pipeline(loader, route, findings)
     else:
         lines = _by_the_datasets_code(loader, route, findings)
+        if findings.happened.batches or said.kind == "accelerated":  # the verdict has the reason then
+            lines["why"] = None
     lines["tuned"] = findings.tuner.told() if findings.tuner is not None else None
-    advice = [f"to change:  {change}" for change in _advice(loader, route)]
+    advice = [f"to change:  {change}" for change in _advice(loader, route, said, findings.happened)]
     facts = [f"{name + ':':<{_LABEL}}{value}" for name, value in lines.items() if value is not None]
     told = [wrapped(line, hanging=_LABEL) for line in (*facts, *advice)]
-    return "\n".join([wrapped(str(verdict(loader, route, findings))), *told])
+    return "\n".join([wrapped(str(said)), *told])
 
 
 def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findings) -> dict[str, str | None]:
@@ -214,11 +217,12 @@ def _first_file(route: Route, choice: BackendChoice) -> tuple[str | bytes, int] 
     return files.paths[0], int(files.offsets[0]) if files.offsets is not None else 0
 
 
-def _advice(loader: LoaderArguments, route: Route) -> list[str]:
+def _advice(loader: LoaderArguments, route: Route, said: Verdict, happened: Happened) -> list[str]:
     """Changes that would help, most effective first."""
     plan = route.plan
-    if plan is None:
-        return [route.advice] if route.advice else []
+    if plan is None:  # once there were batches, it is known what stands in the way
+        change = said.change if happened.batches or said.kind == "accelerated" else said.change or route.advice
+        return [change] if change else []
     changes = []
     if loader.num_workers == 0 and not loader.autotune:
         changes.append("num_workers='auto' decodes with all CPUs, ahead of the training loop")

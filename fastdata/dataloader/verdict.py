@@ -26,7 +26,7 @@ from fastdata.system.cpus import auto_threads
 from fastdata.system.stack_level import users_level
 from fastdata.views.plan import Plan
 
-__all__ = ["Findings", "Verdict", "asked_workers", "counts_threads", "verdict", "warn_if_images"]
+__all__ = ["Findings", "Happened", "Verdict", "asked_workers", "counts_threads", "verdict", "warn_if_images"]
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,16 @@ class Verdict:
     """Verdict of a loader on what it gains over torch's; `str()` of it is one line of any length.
 
     Attributes:
-        kind: "accelerated": images are decoded and transformed here; "partly accelerated": some of it is left to the
-            dataset's code; "not accelerated": torch's loader would be as fast; "not known before the first batches".
+        kind: "accelerated": images are decoded and transformed here; "partly accelerated": a real share of that work is
+            saved, some of it is left to the dataset's code; "little gain": nearly all of it is; "not accelerated":
+            torch's loader would be as fast; "not known before the first batches".
         reason: reason for the verdict, in words.
-        change: change to the program that would help most, where nothing is gained; else None.
+        change: change to the program that would help most, where little or nothing is gained; else None.
     """
 
-    kind: Literal["accelerated", "partly accelerated", "not accelerated", "not known before the first batches"]
+    kind: Literal[
+        "accelerated", "partly accelerated", "little gain", "not accelerated", "not known before the first batches"
+    ]
     reason: str
     change: str | None = None
 
@@ -108,45 +111,78 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> Verdic
         reason = f"images {what} by the image pipeline; {_share(route.plan)}"
         return Verdict("partly accelerated" if route.plan.unfused else "accelerated", reason)
     if _is_torchs(loader, route):
-        return Verdict("not accelerated", _why_torchs(route), _change(loader, route))
+        return Verdict("not accelerated", _why_torchs(route), _change(loader, route, findings.happened))
     if findings.happened.batches or route.in_threads:
         return _by_what_happened(loader, route, findings.happened)
-    planned = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.fused.items())
-    could = f", with the dataset's own transforms ({planned})" if planned else f" ({route.reason})"
+    could = f", with the dataset's own transforms ({_shares(route)})" if route.fused else f" ({route.reason})"
     reason = f"JPEGs and PNGs opened with PIL.Image.open are decoded natively{could}"
     return Verdict("not known before the first batches", reason)
 
 
 def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened) -> Verdict:
     """The verdict for a dataset's own code, by what it did in the first batches."""
-    if not happened.gains and not route.in_threads:
-        return Verdict("not accelerated", _no_images(loader, happened), _change(loader, route))
-    steps = list(route.fused.values())
-    shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.fused.items())
     if route.in_threads and not happened.batches:
-        reason = f"images are decoded natively, in threads, with the dataset's own transforms ({shares})"
+        steps = route.fused.values()
+        reason = f"images are decoded natively, in threads, with the dataset's own transforms ({_shares(route)})"
         return Verdict("partly accelerated" if any(plan.unfused for plan in steps) else "accelerated", reason)
-    if not happened.decoded:
-        shares = shares or "conversions to tensors are done natively"
-        reason = f"the dataset decodes its images itself; of its transforms, {shares}"
-        return Verdict("partly accelerated", reason)
+    if not happened.gains:
+        return Verdict("not accelerated", _no_images(loader, happened), _change(loader, route, happened))
+    if happened.opened > _NEARLY_ALL * happened.decoded or not happened.decoded:
+        return _only_transformed(loader, route, happened)
     decoded = f"images are decoded by the native core ({happened.decoded} in the first {_batches(happened)})"
+    is_whole = happened.whole >= _NEARLY_ALL / (1 + _NEARLY_ALL) * happened.decoded and not _saves_steps(route)
+    if is_whole and 2 * happened.handed > happened.whole:
+        uses = f" ({', '.join(sorted(happened.uses))})" if happened.uses else ""
+        reason = f"{decoded}, but then all of their pixels are given to Pillow, which does the rest{uses}"
+        return Verdict("little gain", reason, _CROP_FIRST)
     if happened.joint:
         return _with_targets(decoded, happened)
-    plain = "; ".join(sorted(happened.plain))
-    if not happened.fused:
-        reason = f"{decoded}, {_ONLY_DECODED}" + (f" ({plain})" if plain else "")
+    if is_whole or not happened.fused:
+        plain = "; ".join(sorted(happened.plain))
+        return Verdict("partly accelerated", f"{decoded}, {_ONLY_DECODED}" + (f" ({plain})" if plain else ""))
+    return _decoded_and_transformed(decoded, loader, route, happened)
+
+
+_NEARLY_ALL = 3  # times as many as of the others
+
+_ONLY_DECODED = "1.3 to 1.5 times as fast as by Pillow; what is done with their pixels stays your code's"
+
+_CROP_FIRST = (
+    "crop and resize the image right after PIL.Image.open(path).convert('RGB'), in a transform of "
+    "torchvision.transforms or with image.resize(size), before anything else works on its pixels"
+)
+
+
+def _saves_steps(route: Route) -> bool:
+    """True if a fused transform crops, resizes, flips or augments: conversions to tensors alone save little."""
+    return any(plan.ops or plan.augments for plan in route.fused.values())
+
+
+def _shares(route: Route) -> str:
+    return "; ".join(f"{place}: {_share(plan)}" for place, plan in route.fused.items())
+
+
+def _only_transformed(loader: LoaderArguments, route: Route, happened: Happened) -> Verdict:
+    """The verdict for images that are not, or hardly, decoded natively."""
+    reason = "the dataset decodes its images itself"
+    if happened.opened:
+        reason = f"Pillow decodes its images: {happened.opened} in the first {_batches(happened)}, {_kinds(happened)}"
+    if happened.fused:
+        reason += f"; of its transforms, {_shares(route) or 'conversions to tensors'}"
+    if happened.fused and _saves_steps(route):
         return Verdict("partly accelerated", reason)
+    return Verdict("little gain", reason, _change(loader, route, happened))
+
+
+def _decoded_and_transformed(decoded: str, loader: LoaderArguments, route: Route, happened: Happened) -> Verdict:
+    plain = "; ".join(sorted(happened.plain))
     touches = 2 * happened.touched >= happened.samples > 0
-    some = plain or touches or route.fused_parts or any(plan.unfused for plan in steps)
+    some = plain or touches or route.fused_parts or any(plan.unfused for plan in route.fused.values())
     rest = f"; some calls were left to the transform: {plain}" if plain else ""
     rest += "; your code works on pixels itself, too" if touches else ""
     known = "their known steps" if isinstance(loader.dataset, IterableDataset) else "conversions to tensors"
-    reason = f"{decoded}, with the dataset's own transforms ({shares or known}){rest}"
+    reason = f"{decoded}, with the dataset's own transforms ({_shares(route) or known}){rest}"
     return Verdict("partly accelerated" if some else "accelerated", reason)
-
-
-_ONLY_DECODED = "1.3 to 1.5 times as fast as by Pillow; what is done with their pixels stays your code's"
 
 
 def _with_targets(decoded: str, happened: Happened) -> Verdict:
@@ -155,6 +191,11 @@ def _with_targets(decoded: str, happened: Happened) -> Verdict:
         reason = f"{decoded}; the transforms of image and target, or collate_fn, work on pixels"
         return Verdict("partly accelerated", reason)
     return Verdict("accelerated", f"{decoded}, together with what the transforms of image and target do to images")
+
+
+def _kinds(happened: Happened) -> str:
+    """The kinds of images that Pillow has opened."""
+    return " and ".join(sorted(happened.kinds))
 
 
 def _batches(happened: Happened) -> str:
@@ -188,9 +229,11 @@ def _no_images(loader: LoaderArguments, happened: Happened) -> str:
         )
     if happened.opened:
         return (
-            f"{type(loader.dataset).__name__} opened {happened.opened} images in the first {_batches(happened)}, none "
-            "of them an 8-bit JPEG or PNG"
+            f"{type(loader.dataset).__name__} opened {happened.opened} images in the first {_batches(happened)}: "
+            f"{_kinds(happened)}, which Pillow decodes"
         )
+    if not (isinstance(loader.dataset, IterableDataset) or _loads_images(loader, happened, None)):
+        return f"{type(loader.dataset).__name__} opens no images with PIL.Image.open"
     other = _other_decoder(loader.dataset)
     how = f"it uses {other}" if other else "it opens none with PIL.Image.open"
     return f"{type(loader.dataset).__name__} decodes its images itself: {how}"
@@ -226,6 +269,13 @@ _OPEN_WITH_PILLOW = (
 )
 
 
+_FUSE_THE_REST = (
+    "only 8-bit JPEGs and 8-bit PNGs in RGB are decoded natively; stored as such they would be, and of other images at "
+    "least crops and resizes are native if they are given, after convert('RGB'), to a transform of "
+    "torchvision.transforms"
+)
+
+
 # See benchmarks/results/opencv.json.
 _INSTEAD_OF_OPENCV = (
     " for all that is done to it, which takes about half the CPU of OpenCV with albumentations; opening images with "
@@ -247,7 +297,7 @@ def warn_if_images(loader: LoaderArguments, route: Route, happened: Happened, ba
     why = _why_torchs(route) if _is_torchs(loader, route) else _no_images(loader, happened)
     _warn_once(
         f"{type(loader.dataset).__name__} is loaded at torch's speed: {why}. What would help: "
-        f"{_change(loader, route)}. loader.explain() says more."
+        f"{_change(loader, route, happened)}. loader.explain() says more."
     )
 
 
@@ -272,14 +322,24 @@ def _has_images(batch: Any) -> bool:
     return any(map(is_of_images, tree_leaves(batch)))
 
 
-def _change(loader: LoaderArguments, route: Route) -> str:
-    """The change that would help most."""
+def _change(loader: LoaderArguments, route: Route, happened: Happened) -> str | None:
+    """The change that would help most; None if no images are loaded."""
     if route.left_to_torch == LEFT_TO_TORCH:
         return "leave defer=False, FASTDATA_DEFER=0 and FASTDATA=0 out"
     if route.left_to_torch is not None:
         return "put the library's function back, and do in a step of the dataset's transform what takes its place"
     if _is_torchs(loader, route):
         return route.advice or ADVICE_MAP_STYLE
+    converts = happened.converted > 0
+    if happened.opened and not converts:
+        return _FUSE_THE_REST
+    if not (
+        isinstance(loader.dataset, IterableDataset)
+        or _loads_images(loader, happened, None)
+        or happened.gains
+        or converts
+    ):
+        return None
     return _OPEN_WITH_PILLOW + (_INSTEAD_OF_OPENCV if _other_decoder(loader.dataset) == "OpenCV" else "")
 
 

@@ -11,7 +11,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from fastdata.errors import DecodeError, FastdataError
 from fastdata.views.philox import Key
 
-__all__ = ["ImageCounts", "MadeAgain", "MakeAgain", "ReportedBatch", "SampleOrder", "UnfinishedBatch"]
+__all__ = ["ImageCounts", "MadeAgain", "MakeAgain", "ReportedBatch", "SampleOrder", "UnfinishedBatch", "kind_of"]
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,15 @@ class ImageCounts:
     Attributes:
         samples: samples in the batches.
         opened: images opened by Pillow, since they could not stay encoded.
+        kinds: kinds of these images, in words ("grey PNGs").
         decoded: images that were left to be decoded with the batch, or decoded natively for the dataset's code.
         converted: images that were converted, whole, to another mode than RGB, where that is done to all of them.
         fused: steps of transforms that were done natively, or left for the batch's decoding.
         joint: calls of known transforms with an image and its targets, which they transform by themselves.
         touched: images whose pixels were decoded for code that works on them as images or arrays.
+        whole: images decoded without any crop or resize, for code that works on all of their pixels.
+        handed: those of `whole` whose pixels were given to Pillow.
+        uses: Pillow's functions for which that was done, with the program's lines ("rotate (data.py:12)").
         left: images left to be decoded with the batch.
         plain: reasons why fused transforms called the original transform instead.
     """
@@ -58,14 +62,18 @@ class ImageCounts:
     fused: int = 0
     joint: int = 0
     touched: int = 0
+    whole: int = 0
+    handed: int = 0
     left: int = 0
+    kinds: set[str] = field(default_factory=set)
+    uses: set[str] = field(default_factory=set)
     plain: set[str] = field(default_factory=set)
 
     def add(self, other: ImageCounts) -> None:
         """Adds the counts of other batches."""
         for each in fields(ImageCounts):
             mine, theirs = getattr(self, each.name), getattr(other, each.name)
-            setattr(self, each.name, mine | theirs if each.name == "plain" else mine + theirs)
+            setattr(self, each.name, mine | theirs if isinstance(mine, set) else mine + theirs)
 
 
 @dataclass(frozen=True)
@@ -128,3 +136,24 @@ class MadeAgain:
     left_out: int = 0
     raised: FastdataError | None = None
     is_empty: bool = False
+
+
+_MODES = {  # of Pillow, in words
+    "1": "black-and-white",
+    "L": "grey",
+    "P": "palette",
+    "PA": "palette",
+    "LA": "transparent grey",
+    "RGBA": "transparent",
+    "CMYK": "CMYK",
+    "I": "16-bit",
+    "I;16": "16-bit",
+}
+
+
+def kind_of(image: Any) -> str:
+    """Kind of an image that Pillow decodes, in words: "grey PNGs"."""
+    kind, file = _MODES.get(image.mode, ""), f"{image.format or 'image'}s"
+    if not kind and image.format in ("JPEG", "PNG"):
+        return f"unusual {file} (interlaced, animated, with a transparent colour, damaged, or in several pictures)"
+    return f"{kind} {file}".strip()

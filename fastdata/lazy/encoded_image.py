@@ -22,6 +22,7 @@ from PIL.Image import Exif, Image, Transpose
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
+from fastdata.lazy.batch_messages import kind_of
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
 from fastdata.lazy.sample_context import context
@@ -354,16 +355,22 @@ class EncodedImage(Image, metaclass=_StandsForPillows):
         assert self._seen is not None
         self._use()
         context.notes.touched += 1
+        context.notes.whole += not self._seen.is_resized
         return decode_source(self._source, self._seen)
 
     def _get_pixels(self) -> Any:
         if self._pixels is None and self._seen is not None:
             if self.mode == "RGB":
+                if not self._seen.is_resized:
+                    context.notes.note_handed()
                 decoded = PIL.Image.fromarray(self._decoded())
             else:
                 self._use()
                 decoded = self._as_opened()
                 decoded.load()
+                self._source.is_asked = False  # Pillow has decoded it
+                context.notes.opened += 1
+                context.notes.kinds.add(kind_of(decoded))
             self._set_pixels(getattr(decoded, _PIXELS))
         return self._pixels
 

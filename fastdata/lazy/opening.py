@@ -19,6 +19,7 @@ import torch
 from PIL.Image import Image
 
 from fastdata.errors import BackendUnavailable
+from fastdata.lazy.batch_messages import kind_of
 from fastdata.lazy.encoded_image import EncodedImage
 from fastdata.lazy.encoded_source import EncodedSource, find_source
 from fastdata.lazy.library_decoders import (
@@ -147,7 +148,10 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
                 if isinstance(fp, bytes):
                     image.filename = fp
                 return image
+            opened = original(fp, mode, formats)
             context.notes.opened += 1
+            context.notes.kinds.add(kind_of(opened))
+            return opened
         return original(fp, mode, formats)
 
     return open

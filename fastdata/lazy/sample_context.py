@@ -16,6 +16,7 @@ import torch
 
 from fastdata.lazy.batch_messages import ImageCounts
 from fastdata.loaders.per_image import is_asking_pillow
+from fastdata.system.stack_level import librarys_call
 from fastdata.views.given import Given
 from fastdata.views.philox import Key
 from fastdata.views.streams import Stream, seeds
@@ -23,6 +24,7 @@ from fastdata.views.streams import Stream, seeds
 __all__ = ["Draw", "Notes", "SampleContext", "context", "seed_of", "still_pending"]
 
 _NEXT_TRANSFORM = 0xD1B54A32D192ED03  # between the seeds of a sample's fused transforms; any large odd number
+_USES_KEPT = 3
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,12 @@ class Notes(ImageCounts):
         made.add(self)
         made.samples, made.decoded = samples, 0 if self.converted else self.left + self.decoded
         return made
+
+    def note_handed(self) -> None:
+        """Counts an image whose pixels are given to Pillow, and notes for which function."""
+        self.handed += 1
+        if len(self.uses) < _USES_KEPT and (use := librarys_call()):
+            self.uses.add(use)
 
     @property
     def natively(self) -> bool:

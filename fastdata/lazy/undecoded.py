@@ -12,6 +12,7 @@ import torch
 
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import After, SeenImages, StoredRows, decode_rows, decode_source, drawn
+from fastdata.lazy.sample_context import context
 from fastdata.lazy.tensor_memory import take_over
 from fastdata.loaders.backend import Pixels
 from fastdata.native import load
@@ -140,7 +141,7 @@ class Undecoded:
             return _tensor_of(self)
         effects, (erased,) = drawn([self.after])
         with torch.inference_mode(self.is_inference):
-            pixels = decode_source(self.source, self.view)
+            pixels = self._pixels()
             image = self.finished(stored(pixels, self.levels, effects, erased, channels_last=self.channels_last))
         return self.settle(image)
 
@@ -152,8 +153,13 @@ class Undecoded:
         if self.known() is not None or self._is_shared_upwards():
             return False
         effects, (erased,) = drawn([self.after])
-        stored(decode_source(self.source, self.view), self.levels, effects, erased, out=place)
+        stored(self._pixels(), self.levels, effects, erased, out=place)
         return True
+
+    def _pixels(self) -> Pixels:
+        if not (self.view.is_resized or self.source.is_decoded or context.decodes_at_once):
+            context.notes.whole += 1
+        return decode_source(self.source, self.view)
 
     def finished(self, image: torch.Tensor) -> torch.Tensor:
         """Returns the tensor of a decoded image, (3, height, width) or in a batch, with its class and its strides."""
@@ -237,6 +243,7 @@ class UndecodedBatch:
         if self.value is not None:
             return _tensor_of(self)
         shape = len(self.images.sources), *self.image_shape
+        context.notes.decoded += sum(not source.is_decoded for source in self.images.sources)
         with torch.inference_mode(self.is_inference):
             value = torch.empty(shape, dtype=self.levels.dtype, device="cpu")
             for error in decode_rows(StoredRows(self.images, value)).values():

@@ -13,8 +13,11 @@ from fastdata.dataloader.verdict import Verdict
 from fastdata.errors import in_words
 from fastdata.measuring.cpu_time import tree_cpu_s
 from fastdata.pipeline.stats import PipelineStats
+from fastdata.system.stack_level import users_place
 
 __all__ = ["RunReport", "is_first_rank"]
+
+_MOST_NAMED = 4  # datasets that wrap one another
 
 
 class RunReport:
@@ -25,7 +28,7 @@ class RunReport:
 
     def __init__(self) -> None:
         self._totals: list[PipelineStats] = []
-        self._loaders: list[weakref.ref[Any]] = []
+        self._loaders: list[tuple[weakref.ref[Any], str]] = []  # with the program's line that iterated it first
         self._printed: set[str] = set()
         self._process = -1  # a forked process counts for itself
         self._cpu_s_before = 0.0
@@ -41,18 +44,20 @@ class RunReport:
             self._process, self._totals, self._cpu_s_before = os.getpid(), [], tree_cpu_s()
             self._loaders = []
             self._uses_pillow = "PIL.Image" in sys.modules
+        place = next((place for known, place in self._loaders if known() is loader), None)
         is_new = not any(known is totals for known in self._totals)
         if is_new:
+            place = users_place()
             self._totals.append(totals)
-            self._loaders.append(weakref.ref(loader))
-        self._print_path(loader, is_new=is_new)
+            self._loaders.append((weakref.ref(loader), place))
+        self._print_path(loader, place or "", is_new=is_new)
 
-    def _print_path(self, loader: Any, *, is_new: bool) -> None:
+    def _print_path(self, loader: Any, place: str, *, is_new: bool) -> None:
         """Prints the path; after the first time only if the dataset's images turned out to be accelerated."""
         gains = True
         try:
             verdict = loader.verdict()
-            line, gains = _described(loader, verdict), verdict.kind != "not accelerated"
+            line, gains = _described(loader, verdict, place), verdict.kind != "not accelerated"
         except Exception as error:  # noqa: BLE001 - of the user's dataset; a report must not end a program
             line = f"fastdata: DataLoader({type(loader.dataset).__name__}): {in_words(error)}"
         if line not in self._printed and (is_new or gains):
@@ -75,17 +80,29 @@ class RunReport:
 
     def _print_summary(self) -> None:
         if self._process == os.getpid():
-            for loader in [known() for known in self._loaders]:
-                if loader is not None:
-                    self._print_path(loader, is_new=False)
+            for known, place in self._loaders:
+                if (loader := known()) is not None:
+                    self._print_path(loader, place, is_new=False)
         if (line := self.summary()) is not None:
             _print(line)
 
 
-def _described(loader: Any, verdict: Verdict) -> str:
-    """One line: dataset, batch size, and the loader's verdict."""
-    size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
-    return f"fastdata: DataLoader({type(loader.dataset).__name__}, batch_size={size}): {' '.join(str(verdict).split())}"
+def _described(loader: Any, verdict: Verdict, place: str) -> str:
+    """One line: dataset, batch size, the program's line, and the loader's verdict."""
+    size, at = getattr(loader.batch_sampler, "batch_size", loader.batch_size), f" at {place}" if place else ""
+    dataset, told = _named(loader.dataset), " ".join(str(verdict).split())
+    return f"fastdata: DataLoader({dataset}, batch_size={size}){at}: {told}"
+
+
+def _named(dataset: Any) -> str:
+    """Class of a dataset, and of what it wraps: "Subset of ImageFolder"."""
+    names, known = [type(dataset).__name__], [dataset]
+    while len(names) < _MOST_NAMED and (dataset := getattr(dataset, "__dict__", {}).get("dataset")) is not None:
+        if any(each is dataset for each in known):
+            break
+        names.append(type(dataset).__name__)
+        known.append(dataset)
+    return " of ".join(names)
 
 
 def is_first_rank() -> bool:

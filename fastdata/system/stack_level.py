@@ -1,11 +1,12 @@
-"""The line of the user's code that a warning is to show."""
+"""The line of the user's code that a warning or a report is to show."""
 
 from __future__ import annotations
 
+import os
 import sys
 from types import FrameType
 
-__all__ = ["users_level"]
+__all__ = ["librarys_call", "users_level", "users_place"]
 
 # Frames that nobody wrote in the program: those of the package and torch, and what calls functions for them.
 _NOT_THE_USERS = frozenset({"fastdata", "torch", "concurrent", "contextlib", "functools", "threading"})
@@ -21,12 +22,49 @@ def users_level() -> int:
     while frame is not None:
         if not _is_import(frame):  # which warnings leaves out, too
             level += 1
-            if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _NOT_THE_USERS:
+            if _package(frame) not in _NOT_THE_USERS:
                 return level
         frame = frame.f_back
     return 1
 
 
+def users_place() -> str:
+    """FILE:LINE of the program's frame that has called the calling function, not of a library; "" if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _package(frame) not in _NOT_THE_USERS and not _is_import(frame) and "-packages" not in _file(frame):
+            return f"{_file(frame).removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def librarys_call() -> str:
+    """Function of Pillow or torchvision that the program's code has called, and where: "rotate (data.py:12)".
+
+    Only its name if a library has called it; "" if no such function is being run.
+    """
+    name, frame = "", sys._getframe(1).f_back
+    while frame is not None and frame.f_globals.get("__name__") != "fastdata.lazy.fetch":
+        if _package(frame) in ("PIL", "torchvision"):
+            function = frame.f_code.co_name
+            name = name if function.startswith(("_", "<")) or function in _INNER else function
+        elif _package(frame) not in _NOT_THE_USERS and "-packages" not in _file(frame):
+            return f"{name} ({os.path.basename(_file(frame))}:{frame.f_lineno})" if name else ""
+        frame = frame.f_back
+    return name
+
+
+_INNER = ("load", "im", "forward", "wrapper")  # functions that say nothing of what is done
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename
+
+
 def _is_import(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
+    name = _file(frame)
     return "importlib" in name and "_bootstrap" in name

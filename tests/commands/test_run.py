@@ -222,8 +222,34 @@ def test_batches_of_text_are_torchs(tmp_path: Path) -> None:
     (tmp_path / "text.py").write_text(TEXT)
     plain, ours = (python(*command, "text.py", cwd=tmp_path) for command in ([], RUN))
     assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
-    assert "fastdata: DataLoader(Text, batch_size=4)" in ours.stderr
+    assert re.search(r"fastdata: DataLoader\(Text, batch_size=4\) at text.py:\d+: ", ours.stderr)
     assert "fastdata: 72 samples in 20 batches" in ours.stderr
+
+
+WRAPPED = """
+from torch.utils.data import DataLoader, Subset
+
+class Numbers:
+    def __len__(self): return 8
+    def __getitem__(self, index): return index
+
+class Named:
+    def __init__(self, dataset): self.dataset = dataset
+    def __len__(self): return len(self.dataset)
+    def __getitem__(self, index): return self.dataset[index]
+
+train, val = (DataLoader(Subset(Named(Numbers()), range(size)), 2) for size in (6, 4))
+for _ in train: pass
+for _ in val: pass
+"""
+
+
+def test_loaders_are_named_by_what_they_wrap_and_where_they_are_used(tmp_path: Path) -> None:
+    (tmp_path / "wrapped.py").write_text(WRAPPED)
+    done = python(*RUN, "wrapped.py", cwd=tmp_path)
+    for line in (14, 15):
+        told = f"fastdata: DataLoader(Subset of Named of Numbers, batch_size=2) at wrapped.py:{line}: "
+        assert done.stderr.count(told) == 1, done.stderr
 
 
 # ---- the processes that a program starts

@@ -12,7 +12,8 @@ import torch
 import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
 from own_tables import Table
-from torch.utils.data import Dataset, Subset
+from PIL import Image
+from torch.utils.data import Dataset, Subset, TensorDataset
 from torchvision.datasets import CIFAR10, ImageFolder
 
 from fastdata import DataLoader
@@ -219,3 +220,27 @@ def test_explain_says_what_to_change(folder: Path, make: Any, change: str) -> No
 
 def test_nothing_to_change_is_no_advice(folder: Path) -> None:
     assert line(DataLoader(ImageFolder(folder, SMALL), num_workers=2), "to change") == []
+
+
+class Rotated(Table):
+    """Has Pillow work on whole images, before a transform whose steps are all fused."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(
+            Image.open(self.folder / self.rows[index][0]).convert("RGB").rotate(10).resize((8, 8))
+        ), index
+
+
+def test_once_there_were_batches_the_verdict_has_the_reason_and_the_change(table: Path) -> None:
+    fused = DataLoader(Table(table, SMALL), 2)
+    list(fused)
+    assert fused.verdict().kind == "accelerated"
+    assert line(fused, "why") == line(fused, "to change") == []
+    rotated = DataLoader(Rotated(table, v1.ToTensor()), 2)
+    list(rotated)
+    assert rotated.verdict().kind == "little gain"
+    assert line(rotated, "why") == []
+    assert line(rotated, "to change") == [rotated.verdict().change]
+    tensors = DataLoader(TensorDataset(torch.zeros(4, 2)), 2)
+    list(tensors)
+    assert line(tensors, "to change") == []

@@ -34,7 +34,7 @@ def on_batches(loader: DataLoader[Any]) -> list[str]:
 
 def decodes_natively(loader: DataLoader[Any]) -> bool:
     """True if images that the dataset's own code opened were decoded natively in the first batches."""
-    gains = loader.verdict().kind in ("accelerated", "partly accelerated")
+    gains = loader.verdict().kind in ("accelerated", "partly accelerated", "little gain")
     return gains and not loader._route().is_image_pipeline and loader._findings.happened.decoded > 0
 
 
