@@ -9,7 +9,6 @@ would give.
 
 from __future__ import annotations
 
-import copy
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -55,12 +54,12 @@ class _Pending(torch.Tensor):
     def __class__(self) -> Any:
         return type(self).users_class
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copy.deepcopy(real(self), memo)
+    def __deepcopy__(self, *memo: Any) -> Any:
+        return real(self).__deepcopy__(*memo)
 
-    def as_subclass(self, cls: Any) -> Any:
+    def as_subclass(self, *cls: Any, **named: Any) -> Any:
         """See torch.Tensor.as_subclass."""
-        return real(self).as_subclass(cls)
+        return real(self).as_subclass(*cls, **named)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if is_pending(self) and self.undecoded.is_sent:
@@ -117,9 +116,11 @@ class PendingImage(_Pending):
         """Makes a tensor of the class that this one stands for."""
         return cls.users_class(*arguments, **named)
 
-    def as_subclass(self, cls: Any) -> Any:
+    def as_subclass(self, *given: Any, **named: Any) -> Any:
         """See torch.Tensor.as_subclass; a plain tensor and torchvision's Image stay pending."""
-        cls = cls.users_class if issubclass(cls, PendingImage) else cls
+        if len(given) != 1 or named or not isinstance(given[0], type):
+            return super().as_subclass(*given, **named)
+        cls = given[0].users_class if issubclass(given[0], PendingImage) else given[0]
         if is_pending(self) and (cls is torch.Tensor or is_tv_image(cls)):
             return pending(same_memory(self.undecoded, None if cls is torch.Tensor else cls))
         return super().as_subclass(cls)

@@ -164,6 +164,7 @@ class Undecoded:
     def finished(self, image: torch.Tensor) -> torch.Tensor:
         """Returns the tensor of a decoded image, (3, height, width) or in a batch, with its class and its strides."""
         image = image[0] if image.dim() == 4 else image
+        image = image if image.dtype is torch.uint8 else image.data  # which is no view; torch's bytes are one
         if not self.is_dense and image.stride() != self.strides:
             image = torch.empty_strided((3, *self.view.size), self.strides, dtype=image.dtype).copy_(image)
         image = image.unsqueeze(0) if self.is_batch else image

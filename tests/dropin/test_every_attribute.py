@@ -16,11 +16,15 @@ import images
 import numpy as np
 import PIL.Image
 import pytest
+import torch
 from PIL import Image, ImageFilter, ImagePalette
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
+from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
+from torchvision.transforms import v2
 
 from fastdata.lazy.opening import opening_encoded
+from fastdata.lazy.pending_tensor import is_pending
 
 EXIF = Image.Exif()
 EXIF[274], EXIF[271] = 6, "a maker"
@@ -301,3 +305,105 @@ def test_file_names(folder: Path, file: str, opened: str) -> None:
     for each in (ours, theirs, given, others):
         if hasattr(each, "close"):
             each.close()
+
+
+# ---- tensors
+
+
+SMALL = images.saved(24, 20)
+
+
+def opened() -> Image.Image:
+    return PIL.Image.open(io.BytesIO(SMALL)).convert("RGB")
+
+
+TENSORS: dict[str, Callable[[], torch.Tensor]] = {
+    "floats": lambda: F.to_tensor(opened()),
+    "bytes": lambda: F.pil_to_tensor(opened()),
+    "of torchvision": lambda: v2.functional.to_image(opened()),
+    "normalized": lambda: F.normalize(F.to_tensor(opened()), [0.5] * 3, [0.25] * 3),
+    "batch": lambda: torch.stack([F.to_tensor(opened()), F.to_tensor(opened())]),
+}
+NOT_COMPARED = {
+    "const_data_ptr": "an address",
+    "data_ptr": "an address",
+    "new": "memory that nobody has written",
+    "new_empty": "memory that nobody has written",
+    "new_empty_strided": "memory that nobody has written",
+    "empty_like": "memory that nobody has written",
+}
+OPERATORS = {
+    *("array", "len", "iter", "contains", "bool", "int", "float", "index", "getitem", "add", "radd", "iadd", "sub"),
+    *("rsub", "mul", "truediv", "rtruediv", "floordiv", "mod", "pow", "rpow", "matmul", "rmatmul", "and", "or", "xor"),
+    *("invert", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt", "ge", "repr", "format", "reversed", "deepcopy"),
+    *("dlpack_device", "setitem", "lshift"),
+}
+
+
+def tensor_names() -> list[str]:
+    own = {f"__{name}__" for name in OPERATORS}
+    names = (name for name in dir(torch.Tensor) if not name.startswith("_") or name in own)
+    return sorted({*names} - NOT_COMPARED.keys())
+
+
+def tensor_arguments(like: torch.Tensor) -> list[tuple[Any, ...]]:
+    """Arguments of every method: most fit some of them, and all others have errors to compare."""
+    other = torch.full(like.shape, 2, dtype=like.dtype)
+    return [
+        *((), (0,), (1,), (2.0,), (-1,), (0, 1), (1, 0, 2), (0, 0, 2), (0, 1, 3), ((3, -1),), (2, 3, 4, 5)),
+        *((other,), (other, 2), (other, other), (other > 1,), (other > 1, 5), (torch.zeros(20, 4, dtype=like.dtype),)),
+        *((torch.float64,), (torch.uint8,), ("cpu",), (None,), ([1, 2],), ("nonsense",), (slice(1, 3),)),
+        *((0, torch.tensor([0, 2])), (0, torch.tensor([0, 2]), 3.0)),
+    ]
+
+
+def plain_tensor(value: Any) -> Any:
+    """What there is to compare of a value."""
+    if isinstance(value, torch.Tensor):
+        told = [value.__class__, value.dtype, tuple(value.shape), value.device, value.requires_grad, value.layout]
+        if value.layout is not torch.strided or value.is_quantized:
+            return [*told, repr(value)]
+        return [*told, value.stride(), value.detach().resolve_conj().resolve_neg().numpy().tobytes()]
+    if isinstance(value, list | tuple):
+        return [type(value), [plain_tensor(each) for each in value]]
+    if isinstance(value, np.ndarray):
+        return [value.dtype, value.shape, value.strides, value.tobytes()]
+    if callable(value):
+        return "callable"
+    if type(value).__module__ not in ("builtins", "torch") or type(value).__name__ in ("PyCapsule", "generator"):
+        return type(value)
+    return [type(value), re.sub("0x[0-9a-f]+", "0x", repr(value))]
+
+
+def tensor_outcome(tensor: torch.Tensor, name: str, arguments: tuple[Any, ...] | None) -> list[Any]:
+    """What an attribute is, or gives when it is called, and what becomes of the tensor by that."""
+    torch.manual_seed(3)
+    try:
+        found: Any = getattr(tensor, name)
+        if arguments is not None and callable(found):
+            found = found(*(each.clone() if isinstance(each, torch.Tensor) else each for each in arguments))
+        told = plain_tensor(found)
+    except Exception as error:  # noqa: BLE001 - of torch's many kinds
+        told = failure(error)
+    return [told, plain_tensor(tensor)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("kind", TENSORS)
+def test_tensors(kind: str, part: int) -> None:
+    different = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = TENSORS[kind]()
+        for name in tensor_names()[part::8]:
+            for arguments in (None, *tensor_arguments(theirs)):
+                with opening_encoded():
+                    ours = TENSORS[kind]()
+                    assert is_pending(ours)
+                    mine = tensor_outcome(ours, name, arguments)
+                expected = tensor_outcome(TENSORS[kind](), name, arguments)
+                if mine != expected:
+                    given = "" if arguments is None else f"({', '.join(f'{each!r:.30}' for each in arguments)})"
+                    different.append(f"{name}{given}: {first_difference(mine, expected)}")
+    assert not different, "\n".join(different)
