@@ -60,7 +60,7 @@ def test_a_conversion_that_is_only_estimated(folder: Path, tmp_path: Path, run: 
 
 
 def test_faults_are_in_the_document_and_quiet_prints_them_as_errors(own: Path, run: Commands) -> None:
-    assert run.document("verify", own) == {"dataset": str(own), "faults": []}
+    assert run.document("verify", own) == {"dataset": str(own), "faults": [], "images": 39, "decoded": False}
     assert run.quiet("verify", own) == ("", "")
     shard = sorted(own.glob("*.tar"))[0]
     shard.write_bytes(shard.read_bytes()[:-100])

@@ -411,7 +411,7 @@ def test_a_dry_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--shard-size", "much"], "'much' is not a size"),
-        (["--quality", "101"], "quality=101 is not between 1 and 100"),
+        (["--quality", "101"], "--quality 101 is not between 1 and 100"),
         (["--on-error", "ignore"], "invalid choice"),
         (["--lossless", "--raw", "64"], "choose one"),
         (["--resume"], "no unfinished conversion to resume"),
