@@ -333,3 +333,26 @@ def test_images_of_other_modes_are_decoded_once_by_pillow(
     said, _ = heard(DataLoader(Opened(list(map(str, paths)), as_array, None), 4))
     assert said.reason == f"Opened opened 8 images in the first 2 batches: {told}, which Pillow decodes"
     assert decoded == []
+
+
+@pytest.mark.parametrize("side", [160, 200])
+def test_small_images_whose_pixels_code_uses_one_by_one_are_left_to_pillow(tmp_path: Path, side: int) -> None:
+    paths = [tmp_path / f"{number}.jpg" for number in range(16)]
+    for path in paths:
+        path.write_bytes(images.saved(side, side))
+    opened: list[Any] = []
+
+    def work(image: Any) -> torch.Tensor:
+        opened.append(type(image))
+        return torch.from_numpy(np.array(image.convert("RGB")))
+
+    loader = DataLoader(Opened(list(map(str, paths)), work, None), 8)
+    said, _ = heard(loader)
+    by_pillow = sum(each is JpegImageFile for each in opened)
+    assert by_pillow == (11 if side == 160 else 0)  # of 16; four show it, and the next batch tries once
+    if side == 160:
+        assert said.kind == "not accelerated"
+        assert said.reason.startswith("Opened works on the pixels of small images (up to 160 × 160) one by one")
+    assert [batch.double().mean() for batch in loader] == [
+        batch.double().mean() for batch in torch.utils.data.DataLoader(loader.dataset, 8)
+    ]
