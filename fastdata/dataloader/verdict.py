@@ -165,7 +165,9 @@ def _shares(route: Route) -> str:
 def _only_transformed(loader: LoaderArguments, route: Route, happened: Happened) -> Verdict:
     """The verdict for images that are not, or hardly, decoded natively."""
     reason = "the dataset decodes its images itself"
-    if happened.opened:
+    if happened.converted:
+        reason = _no_images(loader, happened)
+    elif happened.opened:
         reason = f"Pillow decodes its images: {happened.opened} in the first {_batches(happened)}, {_kinds(happened)}"
     if happened.fused:
         reason += f"; of its transforms, {_shares(route) or 'conversions to tensors'}"

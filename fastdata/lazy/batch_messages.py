@@ -48,7 +48,7 @@ class ImageCounts:
         fused: steps of transforms that were done natively, or left for the batch's decoding.
         joint: calls of known transforms with an image and its targets, which they transform by themselves.
         touched: images whose pixels were decoded for code that works on them as images or arrays.
-        whole: images decoded without any crop or resize, for code that works on all of their pixels.
+        whole: images decoded without a resize, and without a crop to half of them, for code that works on their pixels.
         handed: those of `whole` whose pixels were given to Pillow.
         uses: Pillow's functions for which that was done, with the program's lines ("rotate (data.py:12)").
         left: images left to be decoded with the batch.
@@ -154,6 +154,11 @@ _MODES = {  # of Pillow, in words
 def kind_of(image: Any) -> str:
     """Kind of an image that Pillow decodes, in words: "grey PNGs"."""
     kind, file = _MODES.get(image.mode, ""), f"{image.format or 'image'}s"
+    import PIL.Image  # is there, since there is an image
+
+    limit = PIL.Image.MAX_IMAGE_PIXELS
+    if limit is not None and image.width * image.height > limit:
+        return f"{file} above PIL.Image.MAX_IMAGE_PIXELS"
     if not kind and image.format in ("JPEG", "PNG"):
         return f"unusual {file} (interlaced, animated, with a transparent colour, damaged, or in several pictures)"
     return f"{kind} {file}".strip()

@@ -178,6 +178,8 @@ class EncodedImage(Image, metaclass=_StandsForPillows):
             self._exif._loaded = True
         if self._is_file and self.format == "PNG" and self._exif is None and "exif" not in self.info:
             self._use()  # Pillow looks for it behind the pixels
+            self._as_opened().load()
+            self.info.update(self._as_opened().info)
         return super().getexif()
 
     def copy(self) -> Image:
@@ -355,13 +357,13 @@ class EncodedImage(Image, metaclass=_StandsForPillows):
         assert self._seen is not None
         self._use()
         context.notes.touched += 1
-        context.notes.whole += not self._seen.is_resized
+        context.notes.whole += self._source.shows_nearly_all(self._seen)
         return decode_source(self._source, self._seen)
 
     def _get_pixels(self) -> Any:
         if self._pixels is None and self._seen is not None:
             if self.mode == "RGB":
-                if not self._seen.is_resized:
+                if self._source.shows_nearly_all(self._seen):
                     context.notes.note_handed()
                 decoded = PIL.Image.fromarray(self._decoded())
             else:

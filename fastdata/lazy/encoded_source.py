@@ -108,6 +108,13 @@ class EncodedSource:
         """True if it has nothing but its pixels."""
         return self.data is None and not self.path
 
+    def shows_nearly_all(self, view: View) -> bool:
+        """True for a view of the encoded image's own pixels, and of more than half of them."""
+        if self.header is None or view.is_resized:
+            return False
+        height, width = view.size
+        return 2 * height * width > self.header.width * self.header.height
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _sent, (self.path, self.data, self.name, self.origin, self.stamp, self.only_core)
 

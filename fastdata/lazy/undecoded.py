@@ -157,7 +157,7 @@ class Undecoded:
         return True
 
     def _pixels(self) -> Pixels:
-        if not (self.view.is_resized or self.source.is_decoded or context.decodes_at_once):
+        if self.source.shows_nearly_all(self.view) and not context.decodes_at_once:
             context.notes.whole += 1
         return decode_source(self.source, self.view)
 

@@ -169,7 +169,8 @@ bool ScanBytes::skip_restarts(int count, int number) {
     return true;
 }
 
-// All that is copied lies before next_, and has no marker.  Source: libjpeg-turbo, jdmarker.c, read_markers.
+// All that is copied lies before next_, and has no marker; what follows may be data that nobody needed.  Source:
+// libjpeg-turbo, jdmarker.c, read_markers.
 bool ScanBytes::is_followed_by_end() const {
     constexpr uint8_t kEnd = 0xD9, kTem = 0x01, kRst0 = 0xD0, kRst7 = 0xD7;
     for (size_t at = next_; at < data_.size();) {

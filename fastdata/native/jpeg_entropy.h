@@ -25,9 +25,9 @@ class EntropyDecoder {
     // Decodes one MCU, or passes over it if blocks is nullptr.  False when the data is damaged.
     bool decode(const jpeg_decompress_struct &jpeg, int16_t *const *blocks);
 
-    // Call behind the last MCU that is needed: looks at the rest of its row, and behind the scan's last row at what
-    // follows it, since libjpeg would refuse the file for some markers.  False when the data is damaged, or what
-    // follows is not simply the file's end.
+    // Call behind the last MCU that is needed: looks for damage in the rest of its row (at the next marker, if rows
+    // restart), and behind the scan's last row at what follows it, since libjpeg would refuse the file for some
+    // markers.  False when the data is damaged, or what follows is not simply the file's end.
     bool finish(const jpeg_decompress_struct &jpeg);
 
     // Bytes of the scan up to the one behind what was read, from where its data begins.

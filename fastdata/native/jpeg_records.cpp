@@ -59,6 +59,8 @@ fd_status JpegDecoder::unpack(int padding, std::vector<uint8_t> &record) {
             if (!writer.add_mcu(std::span(mcu.blocks).first(static_cast<size_t>(shape.blocks))))
                 return FD_UNSUPPORTED;
         }
+        if (!state_->entropy.finish(state_->jpeg)) // Pillow decides
+            return FD_UNSUPPORTED;
         size_t end = std::min(scan + state_->entropy.bytes_read(), data_.size());
         if (end < data_.size() && data_[end - 1] == 0xFF && data_[end] == 0)
             ++end; // the last byte is stuffed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from types import FrameType
 
 __all__ = ["librarys_call", "users_level", "users_place"]
@@ -33,7 +34,7 @@ def users_place() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _package(frame) not in _NOT_THE_USERS and not _is_import(frame) and "-packages" not in _file(frame):
-            return f"{_file(frame).removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
+            return f"{_shown(_file(frame))}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
@@ -63,6 +64,13 @@ def _package(frame: FrameType) -> str:
 
 def _file(frame: FrameType) -> str:
     return frame.f_code.co_filename
+
+
+def _shown(path: str) -> str:
+    """A path from the working folder on, if it lies below it."""
+    with suppress(OSError):  # the folder may have been removed
+        return path.removeprefix(os.getcwd() + os.sep)
+    return path
 
 
 def _is_import(frame: FrameType) -> bool:

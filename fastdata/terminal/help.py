@@ -6,11 +6,15 @@ import argparse
 import re
 from typing import Any
 
+from fastdata.errors import OptionError
 from fastdata.terminal.wrap import columns, wrapped
 
 __all__ = ["HelpFormatter", "Parser"]
 
-_ARGUMENT = re.compile(r"(?<![\w.])(?P<name>[a-z]\w*)\b(?:=(?P<value>'[^']*'|[^\s,;:)]+))?")
+# Not a part of a path, a URL or something quoted.
+_ARGUMENT = re.compile(
+    r"(?<![\w./\\?&='\"-])(?P<name>[a-z]\w*)\b(?:=(?P<value>'[^']*'|[^\s,;:)'/\\]+))?(?![\w/\\'-]|\.\w)"
+)
 _TERM = re.compile(r"[A-Z]+ {2,}")  # what a paragraph explains, such as "SOURCE  one of: ..."
 
 
@@ -49,8 +53,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **options)
         self.set_defaults(parser=self)  # a subcommand's is its own
 
-    def in_options(self, message: object) -> str:
-        """An error's message in which arguments of Python, such as quality=101, are the command's: --quality 101."""
+    def in_options(self, error: BaseException) -> str:
+        """An error's message; that of an OptionError has the command's own options, such as --quality 101."""
+        if not isinstance(error, OptionError):
+            return str(error)
         options = {
             each.dest: name for each in self._actions for name in each.option_strings if not name.startswith("--no-")
         }
@@ -63,4 +69,4 @@ class Parser(argparse.ArgumentParser):
                 return f"no {option}"
             return option if value in (None, "True") else f"{option} {value.strip(chr(39))}"
 
-        return _ARGUMENT.sub(named, str(message))
+        return _ARGUMENT.sub(named, str(error))

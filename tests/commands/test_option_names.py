@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fastdata import DatasetError, OptionError
 from fastdata.cli.main import main
 from fastdata.terminal.help import Parser
 
@@ -18,6 +19,8 @@ from fastdata.terminal.help import Parser
         ("mode='fast' needs lossless=True", "--mode fast needs --lossless"),
         ("lossless=False, and other=3", "no --lossless, and other=3"),
         ("source=a: x.quality=3, quality=(1, 2)", "source=a: x.quality=3, --quality (1, 2)"),
+        ("/runs/quality=3/max_side/x is missing", "/runs/quality=3/max_side/x is missing"),
+        ("'a/max_side', s3://b/x?quality=3", "'a/max_side', s3://b/x?quality=3"),
     ],
 )
 def test_arguments_become_options(message: str, told: str) -> None:
@@ -26,7 +29,8 @@ def test_arguments_become_options(message: str, told: str) -> None:
     for name in ("-q", "--max-side", "--mode"):
         parser.add_argument(*(["-q", "--quality"] if name == "-q" else [name]))
     parser.add_argument("--lossless", action="store_true")
-    assert parser.in_options(message) == told
+    assert parser.in_options(OptionError(message)) == told
+    assert parser.in_options(DatasetError(message)) == message
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ if __name__ == "__main__":
             thread.join()
     print("done")
 """
-PATH = r"fastdata: DataLoader\(TensorDataset, batch_size=%d\): \S.*\n"
+PATH = r"fastdata: DataLoader\(TensorDataset, batch_size=%d\) at loaders\.py:\d+: \S.*\n"
 
 
 @pytest.fixture
@@ -174,8 +174,10 @@ def test_a_path_that_the_first_images_show_is_printed_then(tmp_path: Path, folde
     done = python(*RUN, "table.py", str(folder / "apple" / "00.jpg"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, second, _ = done.stderr.splitlines()
-    assert "Table, batch_size=4): not known before the first batches: JPEGs and PNGs" in first
-    assert "Table, batch_size=4): partly accelerated: images are decoded by the native core (8 in" in second
+    assert "Table, batch_size=4) at table.py:16: not known before the first batches: JPEGs and PNGs" in first
+    assert (
+        "Table, batch_size=4) at table.py:16: partly accelerated: images are decoded by the native core (8 in" in second
+    )
 
 
 @pytest.mark.slow

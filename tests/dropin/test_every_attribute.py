@@ -17,7 +17,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from PIL import Image, ImageFilter, ImagePalette
+from PIL import Image, ImageFilter, ImageOps, ImagePalette
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
@@ -407,3 +407,14 @@ def test_tensors(kind: str, part: int) -> None:
                     given = "" if arguments is None else f"({', '.join(f'{each!r:.30}' for each in arguments)})"
                     different.append(f"{name}{given}: {first_difference(mine, expected)}")
     assert not different, "\n".join(different)
+
+
+def test_metadata_behind_a_pngs_pixels_are_found(tmp_path: Path) -> None:
+    """Pillow reads them when it loads the image, and then turns it."""
+    encoded = images.saved(60, 50, kind="PNG", exif=EXIF.tobytes())
+    begin = encoded.index(b"eXIf") - 4
+    end = begin + 12 + int.from_bytes(encoded[begin : begin + 4], "big")
+    (tmp_path / "late.png").write_bytes(encoded[:begin] + encoded[end:-12] + encoded[begin:end] + encoded[-12:])
+    ours, theirs = both(tmp_path / "late.png", "opened")
+    assert dict(ours.getexif()) == dict(theirs.getexif()) == dict(EXIF)
+    assert plain(ImageOps.exif_transpose(ours)) == plain(ImageOps.exif_transpose(theirs))

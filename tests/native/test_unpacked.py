@@ -408,3 +408,10 @@ def test_records_made_beside_the_pixels_are_the_same(tmp_path: Path) -> None:
     assert loaded.results.statuses.tolist()[:3] == [Status.OK] * 3
     assert loaded.records == [made(files[0]), b"", None, None]
     assert core_alone.file_loader().load(batch).records == ()
+
+
+def test_what_pillow_refuses_for_what_follows_the_scan_is_no_record() -> None:
+    core, order = resample.exact_core()
+    for marker in (0xD8, 0x7E, 0xFE):
+        damaged = images.saved(60, 50)[:-2] + bytes((0xFF, marker)) + b"\xff\xd9"
+        assert core.unpack(damaged, options=resample.options_for(order, "exact")) is None
