@@ -58,7 +58,7 @@ def check_datasets(
     document = {**document, "dataset": str(dataset), "faults": [asdict(fault) for fault in faults]}
     document |= {"images": images, "decoded": decode}
     if given.json or not faults:
-        how = "all of them decoded" if decode else "none of them decoded: --decode does that"
+        how = "all of them decoded" if decode else "by checksums only; --decode decodes them, too"
         tell(given, f"{dataset}: no faults in {counted(images, 'image')}, {how}", document)
     if faults:
         advice = "copy or convert these shards again; repair or remove files that are damaged in the source"

@@ -74,6 +74,8 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         lines = _by_the_datasets_code(loader, route, findings)
         if findings.happened.batches or said.kind == "accelerated":  # the verdict has the reason then
             lines["why"] = None
+        if findings.happened.batches and said.kind == "not accelerated":
+            lines["decoding"] = None
     lines["tuned"] = findings.tuner.told() if findings.tuner is not None else None
     advice = [f"to change:  {change}" for change in _advice(loader, route, said, findings.happened)]
     facts = [f"{name + ':':<{_LABEL}}{value}" for name, value in lines.items() if value is not None]

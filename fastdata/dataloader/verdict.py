@@ -272,9 +272,8 @@ _OPEN_WITH_PILLOW = (
 
 
 _FUSE_THE_REST = (
-    "only 8-bit JPEGs and 8-bit PNGs in RGB are decoded natively; stored as such they would be, and of other images at "
-    "least crops and resizes are native if they are given, after convert('RGB'), to a transform of "
-    "torchvision.transforms"
+    "only 8-bit JPEGs and 8-bit PNGs in RGB are decoded natively. Store images as such; or give them, after "
+    "convert('RGB'), to a transform of torchvision.transforms, whose crops and resizes are native"
 )
 
 
