@@ -95,12 +95,12 @@ def test_checks_and_searches_by_flag(folder: Path, tmp_path: Path, capsys: pytes
     [
         ([], "OptionError: --data-path is not given"),
         (["--data-path", "nowhere"], "DatasetError: nowhere is neither an image folder nor a folder of shards"),
-        (["--data-path", ".", "--amp", "fp16", "--device", "cpu"], "OptionError: amp='fp16' needs a CUDA device"),
-        (["--data-path", ".", "--opt", "lars", "--betas", "0.9", "0.99"], "OptionError: betas="),
-        (["--data-path", ".", "--workers", "many"], "OptionError: workers='many'"),
-        (["--data-path", ".", "--min-scale", "2"], "OptionError: min_scale=2.0"),
-        (["--data-path", ".", "--smallest-crop", "300"], "OptionError: smallest_crop=300 must not exceed"),
-        (["--data-path", ".", "--val-crop-size", "300"], "OptionError: val_crop_size=300 must not exceed"),
+        (["--data-path", ".", "--amp", "fp16", "--device", "cpu"], "OptionError: --amp fp16 needs a CUDA device"),
+        (["--data-path", ".", "--opt", "lars", "--betas", "0.9", "0.99"], "OptionError: --betas "),
+        (["--data-path", ".", "--workers", "many"], "OptionError: --workers many"),
+        (["--data-path", ".", "--min-scale", "2"], "OptionError: --min-scale 2.0"),
+        (["--data-path", ".", "--smallest-crop", "300"], "OptionError: --smallest-crop 300 must not exceed"),
+        (["--data-path", ".", "--val-crop-size", "300"], "OptionError: --val-crop-size 300 must not exceed"),
     ],
 )
 def test_mistakes_are_explained_in_a_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
