@@ -48,6 +48,6 @@ def test_the_command_says_it_in_a_line(folder: Path, capsys: pytest.CaptureFixtu
     assert main(["--data-path", str(folder), *flags]) == 1
     told = capsys.readouterr().err
     assert told.startswith(
-        "OptionError: val_crop_size=32: model='timm/vit_tiny_patch16_224' does not accept images of 32×32"
+        "OptionError: --val-crop-size 32: --model timm/vit_tiny_patch16_224 does not accept images of 32×32"
     )
     assert told.endswith("it accepts 224: use --val-crop-size 224\n")
