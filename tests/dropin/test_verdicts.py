@@ -363,3 +363,23 @@ def test_images_above_pillows_limit_are_named(files: list[str], monkeypatch: pyt
     with Image.open(files[0]) as image:
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", image.width * image.height - 1)
         assert kind_of(image) == "JPEGs above PIL.Image.MAX_IMAGE_PIXELS"
+
+
+def test_images_count_once_where_a_program_puts_back_what_it_found(tmp_path: Path) -> None:
+    path = tmp_path / "0.png"
+    path.write_bytes(images.saved(40, 40, mode="L", kind="PNG"))
+    real = Image.open
+
+    def work(image: Any) -> torch.Tensor:
+        found.append(Image.open)
+        return as_array(image)
+
+    found: list[Any] = []
+    dataset = Opened([str(path)] * 4, work, None)
+    list(DataLoader(dataset, 4))
+    try:
+        Image.open = found[0]
+        said, _ = heard(DataLoader(dataset, 4))
+    finally:
+        Image.open = real
+    assert said.reason.startswith("Opened opened 4 images")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -48,15 +49,16 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_folder_that_cannot_be_reached_any_more_ends_no_training(images: Path, tmp_path: Path, workers: int) -> None:
-    above = [each for each in tmp_path.parents if each.is_relative_to(tempfile.gettempdir()) and "pytest" in str(each)]
-    for folder in [*above, tmp_path, images, *images.iterdir()]:
-        folder.chmod(0o755)
-    mount = tmp_path / "mount"
-    mount.mkdir()
-    mount.chmod(0o777)
-    command = [sys.executable, "-c", PROGRAM, str(images), str(mount), str(workers)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+def test_a_folder_that_cannot_be_reached_any_more_ends_no_training(images: Path, workers: int) -> None:
+    with tempfile.TemporaryDirectory() as top:  # other users cannot reach pytest's folders
+        place, mount = Path(top) / "images", Path(top) / "mount"
+        shutil.copytree(images, place)
+        mount.mkdir()
+        for folder in [Path(top), place, *place.iterdir()]:
+            folder.chmod(0o755)
+        mount.chmod(0o777)
+        command = [sys.executable, "-c", PROGRAM, str(place), str(mount), str(workers)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert len(set(done.stdout.split())) == 1  # six epochs of the same pixels
     assert "Permission denied" in done.stderr
