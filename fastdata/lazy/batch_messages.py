@@ -151,12 +151,9 @@ _MODES = {  # of Pillow, in words
 }
 
 
-def kind_of(image: Any) -> str:
-    """Kind of an image that Pillow decodes, in words: "grey PNGs"."""
+def kind_of(image: Any, limit: int | None) -> str:
+    """Kind of an image that Pillow decodes, in words: "grey PNGs"; limit: `PIL.Image.MAX_IMAGE_PIXELS`."""
     kind, file = _MODES.get(image.mode, ""), f"{image.format or 'image'}s"
-    import PIL.Image  # is there, since there is an image
-
-    limit = PIL.Image.MAX_IMAGE_PIXELS
     if limit is not None and image.width * image.height > limit:
         return f"{file} above PIL.Image.MAX_IMAGE_PIXELS"
     if not kind and image.format in ("JPEG", "PNG"):

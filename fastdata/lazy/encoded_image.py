@@ -372,7 +372,7 @@ class EncodedImage(Image, metaclass=_StandsForPillows):
                 decoded.load()
                 self._source.is_asked = False  # Pillow has decoded it
                 context.notes.opened += 1
-                context.notes.kinds.add(kind_of(decoded))
+                context.notes.kinds.add(kind_of(decoded, PIL.Image.MAX_IMAGE_PIXELS))
             self._set_pixels(getattr(decoded, _PIXELS))
         return self._pixels
 

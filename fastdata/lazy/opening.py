@@ -153,7 +153,7 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
                 return image
             opened = original(fp, mode, formats)
             context.notes.opened += 1
-            context.notes.kinds.add(kind_of(opened))
+            context.notes.kinds.add(kind_of(opened, PIL.Image.MAX_IMAGE_PIXELS))
             return opened
         return original(fp, mode, formats)
 
