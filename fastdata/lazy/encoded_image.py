@@ -178,8 +178,9 @@ class EncodedImage(Image, metaclass=_StandsForPillows):
             self._exif._loaded = True
         if self._is_file and self.format == "PNG" and self._exif is None and "exif" not in self.info:
             self._use()  # Pillow looks for it behind the pixels
-            self._as_opened().load()
-            self.info.update(self._as_opened().info)
+            if self._source.has_late_metadata():
+                self._as_opened().load()
+                self.info.update(self._as_opened().info)
         return super().getexif()
 
     def copy(self) -> Image:
@@ -352,20 +353,21 @@ class EncodedImage(Image, metaclass=_StandsForPillows):
         own: Any = array.reshape(-1)
         return {name: array.__array_interface__[name] for name in names} | {"data": memoryview(own).toreadonly()}
 
-    def _decoded(self) -> Pixels:
-        """Decodes the view and returns RGB pixels (height, width, 3), in new memory."""
+    def _decoded(self, *, for_pillow: bool = False) -> Pixels:
+        """Decodes the view, also to give it to Pillow, and returns RGB pixels (height, width, 3), in new memory."""
         assert self._seen is not None
         self._use()
         context.notes.touched += 1
-        context.notes.whole += self._source.shows_nearly_all(self._seen)
+        if self._source.shows_nearly_all(self._seen):
+            context.notes.whole += 1
+            if for_pillow:
+                context.notes.note_handed()
         return decode_source(self._source, self._seen)
 
     def _get_pixels(self) -> Any:
         if self._pixels is None and self._seen is not None:
             if self.mode == "RGB":
-                if self._source.shows_nearly_all(self._seen):
-                    context.notes.note_handed()
-                decoded = PIL.Image.fromarray(self._decoded())
+                decoded = PIL.Image.fromarray(self._decoded(for_pillow=True))
             else:
                 self._use()
                 decoded = self._as_opened()

@@ -108,6 +108,12 @@ class EncodedSource:
         """True if it has nothing but its pixels."""
         return self.data is None and not self.path
 
+    def has_late_metadata(self) -> bool:
+        """True if a PNG may have text or EXIF behind its first pixels: then Pillow finds it when it loads the image."""
+        data = self.read()
+        pixels = data.find(b"IDAT")
+        return any(data.find(kind, pixels) >= 0 for kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
+
     def shows_nearly_all(self, view: View) -> bool:
         """True for a view of the encoded image's own pixels, and of more than half of them."""
         if self.header is None or view.is_resized:
