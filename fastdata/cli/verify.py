@@ -50,8 +50,9 @@ def check_datasets(
     faults: list[Fault] = []
     images = 0
     for folder in folders:
-        images += read_manifest(folder).samples
-        for fault in verify_folder(folder, decode=decode, workers=given.workers):
+        manifest = read_manifest(folder)
+        images += manifest.samples
+        for fault in verify_folder(folder, decode=decode, workers=given.workers, manifest=manifest):
             if not given.json:
                 print(fault, file=sys.stderr if given.quiet else sys.stdout)
             faults.append(fault)

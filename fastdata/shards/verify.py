@@ -54,20 +54,23 @@ class Fault:
         return f"{self.shard}{place}: {self.problem}"
 
 
-def verify_folder(folder: str | os.PathLike[str], *, decode: bool = False, workers: int = 1) -> Iterator[Fault]:
+def verify_folder(
+    folder: str | os.PathLike[str], *, decode: bool = False, workers: int = 1, manifest: Manifest | None = None
+) -> Iterator[Fault]:
     """Checks the manifest, every index and every checksum, and that indices and tar files agree; yields the faults.
 
     Args:
         folder: one converted dataset, or its URL; shards in a store are downloaded one after the other.
         decode: also decode every image.
         workers: number of processes.
+        manifest: the folder's; None reads it.
 
     Raises:
         DatasetError: there is no manifest.
         ShardError: the manifest cannot be read.
         StoreError: the store cannot be read.
     """
-    manifest, place = read_manifest(folder), os.fspath(folder).rstrip("/")
+    manifest, place = manifest or read_manifest(folder), os.fspath(folder).rstrip("/")
     work = partial(_verify_shard, folder=place, tars=manifest.tars or place, decode=decode, classes=manifest.classes)
     for faults in run_jobs(work, manifest.shards, workers=workers):
         yield from faults
