@@ -44,7 +44,7 @@ def as_html(told: Diagnosis, machine: dict[str, Any], *, command: str = "") -> s
 
 
 def _bars(seen: Observation) -> list[dict[str, Any]]:
-    """What was measured, with widths in percent of the longest."""
+    """Bars of what was measured, with widths in percent of the longest."""
     seconds, names = step_seconds(seen), tuple(_BARS)
     measured = {name: value for name, value in zip(names, seconds, strict=True) if not math.isnan(value)}
     known = {name: value for name, value in measured.items() if name != "compute only" or seen.compute is not None}

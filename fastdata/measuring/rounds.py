@@ -35,7 +35,7 @@ class Contender:
 
 @dataclass(kw_only=True)
 class Measurement:
-    """What one contender took, one entry per round."""
+    """Measurement of one contender, with an entry for each round."""
 
     name: str
     images: int
