@@ -42,7 +42,7 @@ from fastdata.views.levels import UINT8, Levels
 
 __all__ = ["can_open_encoded", "open_encoded_from_now_on", "open_image", "open_record", "opening_encoded"]
 
-_LEAVES_ENCODED = "leaves_encoded"
+_OURS = "leaves_encoded"  # name of the attribute by which our functions in Pillow's place are known
 _CLOCKS_DIFFER_S = 1.0  # tolerance for coarse file timestamps
 
 _this_thread = threading.local()
@@ -138,8 +138,8 @@ def _began() -> float:
 
 def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
     """Wraps PIL.Image.open so that ordinary JPEGs and PNGs stay encoded."""
-    if hasattr(original, _LEAVES_ENCODED):  # a program has put back what it had found there
-        return original
+    while getattr(original, _OURS, None) is original:  # a program has put back what it had found there
+        original = original.__wrapped__
 
     @wraps(original)
     def open(fp: Any, mode: Any = "r", formats: Any = None) -> Image:  # noqa: A001 - Pillow's name
@@ -157,7 +157,7 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
             return opened
         return original(fp, mode, formats)
 
-    setattr(open, _LEAVES_ENCODED, True)
+    setattr(open, _OURS, open)  # not of a wrapper of it, to which functools.wraps copies attributes
     return open
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import random
@@ -128,3 +129,22 @@ def test_a_torch_without_an_attribute_is_told_as_well(monkeypatch: pytest.Monkey
     monkeypatch.setattr(dataloader, "_MultiProcessingDataLoaderIter", Other)
     with pytest.raises(FastdataError, match=r"Other._data_queue, .*Other._rcvd_idx.* fastdata knows \(2.6 to"):
         DataLoader(TensorDataset(torch.arange(3)))
+
+
+def test_what_a_program_puts_back_is_not_wrapped_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = PIL.Image.open
+    with opening_encoded():
+        ours: Any = PIL.Image.open
+    assert PIL.Image.open is real
+
+    @functools.wraps(ours)
+    def of_the_program(*arguments: Any, **named: Any) -> Any:
+        return ours(*arguments, **named)
+
+    for left, wrapped in ((ours, real), (of_the_program, of_the_program)):
+        monkeypatch.setattr(PIL.Image, "open", left)
+        with opening_encoded():
+            again: Any = PIL.Image.open
+            assert again is not left
+            assert again.__wrapped__ is wrapped
+        assert PIL.Image.open is left
