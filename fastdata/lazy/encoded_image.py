@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copyreg
 import io
-from types import FunctionType
 from typing import Any
 
 import PIL.Image
@@ -25,6 +24,7 @@ from PIL.PngImagePlugin import PngImageFile
 from fastdata.lazy.batch_messages import kind_of
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
+from fastdata.lazy.pillow_likeness import PixelsOnDemand, StandsForPillows, copy_of_info, name_as_pillows
 from fastdata.lazy.sample_context import context
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.per_image import asking_pillow
@@ -45,22 +45,7 @@ _JPEG = "JPEG (ISO 10918)"  # Pillow's description of the format
 _HIDDEN_METHODS = ("_getexif", "_getmp")  # private methods of Pillow's file classes that users call
 
 
-class _StandsForPillows(type(Image)):  # type: ignore[misc]
-    """The metaclass of encoded images: equal to the class of Pillow's that they stand for, and found where that is.
-
-    torchvision's v2 and programs look the type of an image up in dictionaries: ``{PIL.Image.Image: 7}``.
-    """
-
-    pillows: type[Image]
-
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or other is cls.pillows
-
-    def __hash__(cls) -> int:
-        return hash(cls.pillows)
-
-
-class EncodedImage(Image, metaclass=_StandsForPillows):
+class EncodedImage(Image, metaclass=StandsForPillows):
     """A PIL image that stays encoded until its pixels are needed; see the module docstring.
 
     Args:
@@ -153,7 +138,7 @@ class EncodedImage(Image, metaclass=_StandsForPillows):
         if self._info is None:
             if self._source.info is None:
                 self._source.info = self._as_opened().info
-            self._info = _copy_of(self._source.info)
+            self._info = copy_of_info(self._source.info)
         return self._info
 
     @info.setter
@@ -254,7 +239,7 @@ class EncodedImage(Image, metaclass=_StandsForPillows):
         self._use()
         if self._seen is None or self.format == "PNG":  # PNG: many call load() to verify its checksums
             return super().load()
-        return _PixelsOnDemand(self)
+        return PixelsOnDemand(self)
 
     def seek(self, frame: int) -> None:
         """See PIL.Image.Image.seek, which looks at pixels."""
@@ -283,7 +268,7 @@ class EncodedImage(Image, metaclass=_StandsForPillows):
 
     def _again(self, seen: View, mode: str = "RGB") -> EncodedImage:
         self._use()
-        return EncodedImage(self._source, seen, mode, info=None if self._info is None else _copy_of(self._info))
+        return EncodedImage(self._source, seen, mode, info=None if self._info is None else copy_of_info(self._info))
 
     # ---- what is Pillow's
 
@@ -394,39 +379,7 @@ class _EncodedPng(EncodedImage):
     format, format_description = "PNG", "Portable network graphics"
 
 
-def _copy_of(info: dict[Any, Any]) -> dict[Any, Any]:
-    """A copy as Pillow makes it for an image made from another one; from version 13 on lists are copied, too."""
-    if not hasattr(Image, "_copy_info"):
-        return info.copy()
-    return {key: value.copy() if isinstance(value, list) else value for key, value in info.items()}
-
-
-class _PixelsOnDemand:
-    """The pixel access object that `load` returns; decodes the image at the first access."""
-
-    def __init__(self, image: EncodedImage) -> None:
-        self._image = image
-
-    def _access(self) -> Any:
-        self._image._get_pixels()
-        return self._image.load()
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._access()[place]
-
-    def __setitem__(self, place: Any, colour: Any) -> None:
-        self._access()[place] = colour
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._access(), name)
-
-
 setattr(EncodedImage, _PIXELS, property(EncodedImage._get_pixels, EncodedImage._set_pixels))
 
-# Messages name an image's class and its methods: the user knows Pillow's.
 for _class in (EncodedImage, _EncodedJpeg, _EncodedPng):
-    _class.__module__ = _class.pillows.__module__
-    _class.__name__ = _class.__qualname__ = _class.pillows.__name__
-for _name, _method in vars(EncodedImage).items():
-    if isinstance(_method, FunctionType) and isinstance(_theirs := getattr(JpegImageFile, _name, None), FunctionType):
-        _method.__qualname__ = _theirs.__qualname__
+    name_as_pillows(_class)

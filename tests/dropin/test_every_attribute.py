@@ -160,7 +160,7 @@ def plain(value: Any) -> Any:
         return [type(value), [(key, plain(each)) for key, each in value.items()]]
     if isinstance(value, list | tuple):
         return [type(value), [plain(each) for each in value]]
-    if type(value).__name__ in ("PixelAccess", "_PixelsOnDemand"):
+    if type(value).__name__ in ("PixelAccess", "PixelsOnDemand"):
         return ["pixels", value[3, 4], value[10, 0]]
     if type(value).__name__ == "ImagingCore":
         return ["core", value.mode, value.size, list(value)]

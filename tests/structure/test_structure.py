@@ -39,12 +39,14 @@ FLOORS = [
     {"__init__", "__main__"},
 ]
 LIBRARIES = {
-    # encoded_image is one of Pillow's images; opening and pillow_filters replace functions of its.
+    # encoded_image is one of Pillow's images, which pillow_likeness makes look so; opening and pillow_filters replace
+    # functions of its.
     "PIL": {
         "loaders/pillow.py",
         "lazy/encoded_image.py",
         "lazy/opening.py",
         "lazy/pillow_filters.py",
+        "lazy/pillow_likeness.py",
         "loaders/pillow_effects.py",
         "loaders/pillow_files.py",
         "testing/pictures.py",
