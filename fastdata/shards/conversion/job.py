@@ -12,8 +12,9 @@ from typing import Any, Literal, TypeAlias
 from fastdata.errors import ConversionError, OptionError, in_words
 from fastdata.jpeg_index.index_file import is_beside, path_beside
 from fastdata.limits import check_encoded_bytes
+from fastdata.loaders import pillow
 from fastdata.loaders.unpacked import as_file
-from fastdata.shards.conversion.recode import UNPACKED, Recoding, check_decodes, described
+from fastdata.shards.conversion.recode import UNPACKED, Recoding, described
 from fastdata.shards.conversion.remote_destination import upload_shard
 from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.part_files import read_shard_file
@@ -174,7 +175,7 @@ def _make_shard(job: ShardJob) -> ShardDone:
                     check_apart(image.extension, ref.key, (part.extension for part in ref.parts))
                     index = writer.jpeg_index(image.data)
                     if image.data is data and not index:  # which is made of whole JPEGs only
-                        check_decodes(data)
+                        pillow.open_rgb(as_file(data))
                 except Exception as error:
                     if job.options.on_error == "raise":
                         where = ref.where or f"{ref.path} ({ref.key})"

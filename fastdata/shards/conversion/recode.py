@@ -14,9 +14,10 @@ from fastdata.loaders.unpacked import as_file, unpack
 from fastdata.shards.tar import IMAGE_EXTENSIONS
 from fastdata.views.header import parse_header
 
-__all__ = ["Image", "Recoding", "check_decodes", "described"]
+__all__ = ["Image", "Recoding", "described"]
 
 _DEFAULT_QUALITY = 90
+_SHRINKING = ("max_side", "min_side", "quality")  # options that encode images anew
 UNPACKED = "fdc"
 _EXTENSIONS = {"jpeg": "jpg", "unpacked": UNPACKED}  # of kinds of images, where it is another word
 _SOI, _SOS, _APP0, _APP1, _APP2 = b"\xff\xd8", 0xDA, 0xE0, 0xE1, 0xE2  # markers of a JPEG's segments
@@ -72,22 +73,16 @@ class Recoding:
                 raise OptionError(f"{name}={value} is not between 1 and 65500 pixels")
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise OptionError(f"quality={self.quality} is not between 1 and 100")
-        self._check_apart("lossless", "raw", "max_side")
-        self._check_apart("lossless", "raw", "min_side")
-        self._check_apart("lossless", "raw", "quality")
-        self._check_apart("raw", "unpacked")
+        for names in (*(("lossless", "raw", each) for each in _SHRINKING), ("raw", "unpacked")):
+            given = [f"{name}={value}" for name in names if (value := getattr(self, name)) not in (None, False)]
+            if len(given) > 1:
+                raise OptionError(f"{' and '.join(given)} cannot be combined; choose one")
         if self.lossless or self.unpacked:
             _repacker("lossless" if self.lossless else "unpacked")  # says at once what is missing
 
-    def _check_apart(self, *names: str) -> None:
-        """Raises OptionError if several of these are given."""
-        given = [f"{name}={value}" for name in names if (value := getattr(self, name)) not in (None, False)]
-        if len(given) > 1:
-            raise OptionError(f"{' and '.join(given)} cannot be combined; choose one")
-
     @property
     def _shrinks(self) -> bool:
-        return self.max_side is not None or self.min_side is not None or self.quality is not None
+        return any(getattr(self, name) is not None for name in _SHRINKING)
 
     @property
     def keeps_bytes(self) -> bool:
@@ -146,17 +141,6 @@ def described(data: bytes) -> Image:
 
     extension, width, height = pillow.kind_of(data)
     return Image(extension if extension in IMAGE_EXTENSIONS else "img", data, width, height)
-
-
-def check_decodes(data: bytes) -> None:
-    """Decodes an image, or a record of one.
-
-    Raises:
-        OSError, ValueError, and whatever else Pillow raises: it cannot be decoded.
-    """
-    from fastdata.loaders import pillow
-
-    pillow.open_rgb(as_file(data))
 
 
 def _raw(data: bytes, side: int) -> Image:
