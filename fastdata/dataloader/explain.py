@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
-from fastdata.dataloader.verdict import Findings, Happened, Verdict, counts_threads, verdict
+from fastdata.dataloader.verdict import Findings, counts_threads, verdict
 from fastdata.jpeg_index.find import Uses, open_indexes
 from fastdata.loaders import native_problem
 from fastdata.loaders.dali_options import DaliOptions
@@ -68,16 +68,17 @@ def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
 def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """Describes a loader: the verdict, its path and the reasons, one fact a line, then changes that make it faster."""
     said = verdict(loader, route, findings)
+    is_told = findings.happened.batches > 0 or said.kind == "accelerated"  # why, and what to change, by the verdict
     if route.plan is not None:
         lines = _in_the_pipeline(loader, route, findings)
     else:
         lines = _by_the_datasets_code(loader, route, findings)
-        if findings.happened.batches or said.kind == "accelerated":  # the verdict has the reason then
-            lines["why"] = None
+        lines["why"] = None if is_told else lines["why"]
         if findings.happened.batches and said.kind == "not accelerated":
             lines["decoding"] = None
     lines["tuned"] = findings.tuner.told() if findings.tuner is not None else None
-    advice = [f"to change:  {change}" for change in _advice(loader, route, said, findings.happened)]
+    change = said.change if is_told else said.change or route.advice
+    advice = [f"to change:  {each}" for each in _advice(loader, route, change)]
     facts = [f"{name + ':':<{_LABEL}}{value}" for name, value in lines.items() if value is not None]
     told = [wrapped(line, hanging=_LABEL) for line in (*facts, *advice)]
     return "\n".join([wrapped(str(said)), *told])
@@ -219,11 +220,10 @@ def _first_file(route: Route, choice: BackendChoice) -> tuple[str | bytes, int] 
     return files.paths[0], int(files.offsets[0]) if files.offsets is not None else 0
 
 
-def _advice(loader: LoaderArguments, route: Route, said: Verdict, happened: Happened) -> list[str]:
-    """Changes that would help, most effective first."""
+def _advice(loader: LoaderArguments, route: Route, change: str | None) -> list[str]:
+    """Changes that would help, most effective first; `change` is that for a dataset's own code."""
     plan = route.plan
-    if plan is None:  # once there were batches, it is known what stands in the way
-        change = said.change if happened.batches or said.kind == "accelerated" else said.change or route.advice
+    if plan is None:
         return [change] if change else []
     changes = []
     if loader.num_workers == 0 and not loader.autotune:

@@ -26,7 +26,7 @@ from fastdata.system.cpus import auto_threads
 from fastdata.system.stack_level import users_level
 from fastdata.views.plan import Plan
 
-__all__ = ["Findings", "Happened", "Verdict", "asked_workers", "counts_threads", "verdict", "warn_if_images"]
+__all__ = ["Findings", "Verdict", "asked_workers", "counts_threads", "verdict", "warn_if_images"]
 
 
 @dataclass(frozen=True)

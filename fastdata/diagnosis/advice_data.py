@@ -69,15 +69,10 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
         )
         change = "from fastdata import DataLoader (instead of from torch.utils.data), or: fastdata run SCRIPT"
         yield advice(seen, "fastdata", "data", times, why, change)
-    if (
-        verdict is not None
-        and verdict.kind in ("little gain", "not accelerated")
-        and not wait_share(seen) < _WORTH_A_REWRITE
-    ):
-        why, change = (
-            f"the loader's verdict is {verdict.kind}: {verdict.reason}",
-            verdict.change or "see loader.explain()",
-        )
+    gains_little = verdict is not None and verdict.kind in ("little gain", "not accelerated")
+    if verdict is not None and gains_little and not wait_share(seen) < _WORTH_A_REWRITE:
+        why = f"the loader's verdict is {verdict.kind}: {verdict.reason}"
+        change = verdict.change or "see loader.explain()"
         yield advice(seen, "not_accelerated", "data", _if_native(seen), why, change, is_fault=True)
     backend = seen.changed.get("backend")
     if backend is not None:

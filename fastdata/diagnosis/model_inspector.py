@@ -25,7 +25,7 @@ from fastdata.diagnosis.layers import bias_cost_s, eval_ms, float64_slowdown, is
 from fastdata.diagnosis.loader_facts import ranks
 from fastdata.diagnosis.observation import Facts, SyncPlace
 from fastdata.diagnosis.replacing import replace
-from fastdata.system.files import working_folder
+from fastdata.system.stack_level import place_of
 
 __all__ = ["Look"]
 
@@ -343,7 +343,7 @@ def _place_of_caller() -> str | None:
     while own is not None and _LIBRARIES in own.f_code.co_filename:
         own = own.f_back
     own = own if own is not None and not own.f_code.co_filename.startswith((_TORCHS, _OURS)) else frame
-    return f"{own.f_code.co_filename.removeprefix(working_folder() + os.sep)}:{own.f_lineno}"
+    return place_of(own)
 
 
 def _class_name(module: nn.Module) -> str:

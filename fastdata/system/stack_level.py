@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from types import FrameType
 
-__all__ = ["librarys_call", "users_level", "users_place"]
+from fastdata.system.files import working_folder
+
+__all__ = ["librarys_call", "place_of", "users_level", "users_place"]
 
 # Frames that nobody wrote in the program: those of the package and torch, and what calls functions for them.
 _NOT_THE_USERS = frozenset({"fastdata", "torch", "concurrent", "contextlib", "functools", "threading"})
@@ -29,12 +30,17 @@ def users_level() -> int:
     return 1
 
 
+def place_of(frame: FrameType) -> str:
+    """FILE:LINE of a frame, from the working folder on if the file lies below it."""
+    return f"{_file(frame).removeprefix(working_folder() + os.sep)}:{frame.f_lineno}"
+
+
 def users_place() -> str:
     """FILE:LINE of the program's frame that has called the calling function, not of a library; "" if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _package(frame) not in _NOT_THE_USERS and not _is_import(frame) and "-packages" not in _file(frame):
-            return f"{_shown(_file(frame))}:{frame.f_lineno}"
+            return place_of(frame)
         frame = frame.f_back
     return ""
 
@@ -64,13 +70,6 @@ def _package(frame: FrameType) -> str:
 
 def _file(frame: FrameType) -> str:
     return frame.f_code.co_filename
-
-
-def _shown(path: str) -> str:
-    """A path from the working folder on, if it lies below it."""
-    with suppress(OSError):  # the folder may have been removed
-        return path.removeprefix(os.getcwd() + os.sep)
-    return path
 
 
 def _is_import(frame: FrameType) -> bool:
