@@ -61,6 +61,7 @@ class Checkpointer:
         self.training, self.told_to_stop, self.has_resumed, self.owes_validation = training, False, False, False
         folder = training.options.output_dir
         self.folder = Path(folder) if folder is not None else None
+        self._latest: Path | None = None  # that rank 0 has saved or restored
         self._signalled = False
         self._vote: Vote | None = None
         if self.folder is not None and training.ranks.is_main:
@@ -113,27 +114,24 @@ class Checkpointer:
             "result": vars(result),
             "validated": validated,
         }
-        path = self._path_now(self.folder)
-        save_checkpoint(path, state)
+        self._latest = self.folder / f"checkpoint-{training.updates:08}.pt"
+        save_checkpoint(self._latest, state)
         for old in self._kept()[: -training.options.keep]:
             old.unlink()
 
-    def _path_now(self, folder: Path) -> Path:
-        return folder / f"checkpoint-{self.training.updates:08}.pt"
-
-    def keep_best(self, result: Any, latest: Path | None = None) -> None:
-        """Keeps the latest checkpoint as best.pt, if its epoch is the best so far; `latest` is the one saved last."""
+    def keep_best(self, result: Any) -> None:
+        """Keeps the checkpoint that was saved or restored last as best.pt, if its epoch is the best so far."""
         options = self.training.options
-        if self.folder is None or not self.training.ranks.is_main or options.best_metric is None:
+        if self.folder is None or self._latest is None or options.best_metric is None:
             return
         if best_epoch(result.epochs, options) == len(result.epochs) - 1:
-            latest, new = latest or self._path_now(self.folder), self.folder / ".best.pt.partial"
+            new = self.folder / ".best.pt.partial"
             new.unlink(missing_ok=True)
             try:
-                os.link(latest, new)
+                os.link(self._latest, new)
             except OSError:  # a file system without links
                 with writing(new):
-                    shutil.copyfile(latest, new)
+                    shutil.copyfile(self._latest, new)
             os.replace(new, self.folder / "best.pt")
             new.unlink(missing_ok=True)  # rename leaves it where both are links to one file already
 
@@ -151,7 +149,8 @@ class Checkpointer:
         self._check_output_dir(path)
         self._check_same_place()
         if path is not None and result.epochs and training.batch == 0 and not self.owes_validation:
-            self.keep_best(result, path)  # the run may have been killed between saving and this choice
+            self._latest = path if training.ranks.is_main else None
+            self.keep_best(result)  # the run may have been killed between saving and this choice
         if training.ranks.is_main and training.options.resume is not None:
             self._say_what_was_resumed(path, state)
         return state["loader"] if state is not None else None
