@@ -93,8 +93,8 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
     return {
         "path": f"{code}, with fused transforms" if route.fused else code,
         "why": f"it is not for the image pipeline: {route.reason}" if route.fused else route.reason,
-        "fused": "; ".join(f"{place} ({', '.join(plan.fused)})" for place, plan in route.fused.items()) or None,
-        "per sample": "; ".join(" → ".join(map(name_of, plan.unfused)) for plan in route.fused.values() if plan.unfused)
+        "fused": "; ".join(f"{place} ({_names_of_fused(plan)})" for place, plan in route.fused.items()) or None,
+        "per sample": "; ".join(" → ".join(map(name_of, plan.left)) for plan in route.fused.values() if plan.left)
         or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),
@@ -102,6 +102,10 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
         "seed": seed,
         "no effect": ", ".join(without_effect(loader, route)) or None,
     }
+
+
+def _names_of_fused(plan: Plan) -> str:
+    return ", ".join((*plan.fused, *map(name_of, plan.behind)))
 
 
 def _workers(loader: LoaderArguments, route: Route) -> str:

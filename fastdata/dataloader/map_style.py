@@ -97,8 +97,7 @@ class Samples:
     @property
     def fetcher(self) -> Callable[..., SampleFetcher]:
         """Makes the fetcher of an epoch of torch's four arguments."""
-        happened = self.findings.happened
-        return partial(SampleFetcher, on_error=self.on_error, for_pillow=happened.converted > 0 and not happened.gains)
+        return partial(SampleFetcher, on_error=self.on_error, for_others=self.findings.happened.is_for_others)
 
     @property
     def needs_orders(self) -> bool:

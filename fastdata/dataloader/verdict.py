@@ -66,6 +66,16 @@ class Happened(ImageCounts):
         """True if anything was done natively."""
         return self.decoded > 0 or self.fused > 0
 
+    @property
+    def is_in_vain(self) -> bool:
+        """True if all images that were decoded natively were decoded one by one, and gained nothing by it."""
+        return 0 < self.decoded <= self.in_vain
+
+    @property
+    def is_for_others(self) -> bool:
+        """True if leaving images encoded has gained nothing over the library that the dataset opens them with."""
+        return self.is_in_vain or (self.converted > 0 and not self.gains)
+
     def note(self, report: ImageCounts | None) -> None:
         """Adds another batch, with its report if there is one."""
         self.batches += 1
@@ -127,7 +137,7 @@ def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened)
         return Verdict("partly accelerated" if any(plan.unfused for plan in steps) else "accelerated", reason)
     if not happened.gains:
         return Verdict("not accelerated", _no_images(loader, happened), _change(loader, route, happened))
-    if happened.opened > _NEARLY_ALL * happened.decoded or not happened.decoded:
+    if happened.opened > _NEARLY_ALL * happened.decoded or not happened.decoded or happened.is_in_vain:
         return _only_transformed(loader, route, happened)
     decoded = f"images are decoded by the native core ({happened.decoded} in the first {_batches(happened)})"
     is_whole = happened.whole >= _NEARLY_ALL / (1 + _NEARLY_ALL) * happened.decoded and not _saves_steps(route)
@@ -155,7 +165,7 @@ _CROP_FIRST = (
 
 def _saves_steps(route: Route) -> bool:
     """True if a fused transform crops, resizes, flips or augments: conversions to tensors alone save little."""
-    return any(plan.ops or plan.augments for plan in route.fused.values())
+    return any(plan.ops or plan.augments or plan.behind for plan in route.fused.values())
 
 
 def _shares(route: Route) -> str:
@@ -167,13 +177,15 @@ def _only_transformed(loader: LoaderArguments, route: Route, happened: Happened)
     reason = "the dataset decodes its images itself"
     if happened.converted:
         reason = _no_images(loader, happened)
+    elif happened.is_in_vain:
+        reason = f"{_library(loader)} decodes its images, since your code uses each by itself: small, or as a tensor"
     elif happened.opened:
         reason = f"Pillow decodes its images: {happened.opened} in the first {_batches(happened)}, {_kinds(happened)}"
     if happened.fused:
         reason += f"; of its transforms, {_shares(route) or 'conversions to tensors'}"
     if happened.fused and _saves_steps(route):
         return Verdict("partly accelerated", reason)
-    return Verdict("little gain", reason, _change(loader, route, happened))
+    return Verdict("little gain", reason, None if happened.is_in_vain else _change(loader, route, happened))
 
 
 def _decoded_and_transformed(decoded: str, loader: LoaderArguments, route: Route, happened: Happened) -> Verdict:
@@ -217,9 +229,9 @@ def _why_torchs(route: Route) -> str:
 
 def _share(plan: Plan) -> str:
     """Describes the part of a transform that is done in one go with decoding."""
-    done = len(plan.fused)
-    rest = ", ".join(getattr(step, "__name__", type(step).__name__) for step in plan.unfused)
-    return f"{done} of {done + len(plan.unfused)} steps fused" + (f", then {rest} per sample" if rest else "")
+    done, left = len(plan.fused) + len(plan.behind), plan.left
+    rest = ", ".join(getattr(step, "__name__", type(step).__name__) for step in left)
+    return f"{done} of {done + len(left)} steps fused" + (f", per sample: {rest}" if rest else "")
 
 
 def _no_images(loader: LoaderArguments, happened: Happened) -> str:
@@ -263,6 +275,11 @@ def _other_decoder(dataset: Any) -> str | None:
             is_torchcodecs = module.startswith("torchcodec") or "torchcodec" in code.co_names
             return "torchcodec" if is_torchcodecs else _DECODERS[min(names)]
     return None
+
+
+def _library(loader: LoaderArguments) -> str:
+    """The library that a dataset opens its images with."""
+    return _other_decoder(loader.dataset) or "Pillow"
 
 
 _OPEN_WITH_PILLOW = (

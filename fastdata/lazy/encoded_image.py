@@ -128,8 +128,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         seen = self._seen
         if seen is None or self._source.pixels is not None or self.mode != "RGB" or seen != View.whole(*self._size):
             return None
-        context.notes.converted -= 1
-        self._use()
+        self._use_in_rgb()
         return self._source, view
 
     @property
@@ -174,13 +173,14 @@ class EncodedImage(Image, metaclass=StandsForPillows):
 
     def convert(self, mode: str | None = None, *arguments: Any, **options: Any) -> Image:
         """See PIL.Image.Image.convert; to RGB nothing is decoded yet."""
-        self._use()
         if self._seen is None or mode != "RGB" or arguments or options:
+            self._use()
             if mode not in (None, "RGB") and self._seen is not None and not self._seen.is_resized:
                 context.notes.converted += 1
+                self._source.is_converted = True
             return super().convert(mode, *arguments, **options)
         if self.mode == "RGB":
-            context.notes.converted -= 1  # it is used as it is, too
+            self._use_in_rgb()
         return self._again(self._seen)
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image:
@@ -265,6 +265,12 @@ class EncodedImage(Image, metaclass=StandsForPillows):
             self._as_opened().load()
         self._is_used = True
         self.readonly = 0
+
+    def _use_in_rgb(self) -> None:
+        """Notes a use of its own pixels, whether or not it is converted to another mode, too."""
+        context.notes.converted -= 1
+        self._source.is_in_rgb = True
+        self._use()
 
     def _again(self, seen: View, mode: str = "RGB") -> EncodedImage:
         self._use()

@@ -31,6 +31,7 @@ _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xae\x42\x60\x82"}
 _PNG_MODES = {2: "RGB", 6: "RGBA"}  # by PNG colour type; for others Pillow uses palettes and transparent colours
 _HEAD_BYTES = 4096  # holds the headers of most files; other files are read whole
 _MPO = b"MPF\0"  # a JPEG that holds several images
+_SMALL_PX = 160 * 160  # up to here a header, a view and a decoding of its own cost what native decoding saves
 
 
 class EncodedSource:
@@ -49,6 +50,9 @@ class EncodedSource:
         images: weak references to the images made from it.
         pixels: RGB (height, width, 3) of the whole image, kept once another view is wanted or expected.
         is_asked: user code called a method for which Pillow would have decoded it.
+        is_converted: it was converted, whole, to another mode than RGB.
+        is_in_rgb: it was used in RGB.
+        is_in_vain: a view of it has been decoded by itself, not with its batch, in no less time than without us.
         is_seen: a view of it has been decoded in this process.
         only_core: what the core does not decode is an error here: another decoder than Pillow will decide about it.
         is_kept: the dataset keeps an image of it, and is expected to use it again.
@@ -64,6 +68,9 @@ class EncodedSource:
         "images",
         "info",
         "is_asked",
+        "is_converted",
+        "is_in_rgb",
+        "is_in_vain",
         "is_kept",
         "is_seen",
         "latest",
@@ -92,6 +99,7 @@ class EncodedSource:
         self.images: list[weakref.ref[Any]] = []
         self.pixels: Pixels | None = None
         self.is_asked = self.is_seen = self.is_kept = self.only_core = False
+        self.is_converted = self.is_in_rgb = self.is_in_vain = False
         self.file: Any = None
         self.info: dict[Any, Any] | None = None
         self.latest: tuple[View | None, Pixels | None] = (None, None)
@@ -107,6 +115,18 @@ class EncodedSource:
     def is_decoded(self) -> bool:
         """True if it has nothing but its pixels."""
         return self.data is None and not self.path
+
+    @property
+    def is_for_others(self) -> bool:
+        """True if leaving it encoded has gained nothing over the library that the user's code opens it with."""
+        return self.is_in_vain or (self.is_converted and not self.is_in_rgb)
+
+    def note_alone(self, view: View) -> bool:
+        """Notes that a view is decoded by itself; True if that gains nothing, for a small one, or as a tensor."""
+        is_small = self.header is not None and self.header.width * self.header.height <= _SMALL_PX
+        is_in_vain = is_small or (self.only_core and self.shows_nearly_all(view))
+        self.is_in_vain |= is_in_vain
+        return is_in_vain
 
     def has_late_metadata(self) -> bool:
         """True if a PNG may have text or EXIF behind its first pixels: then Pillow finds it when it loads the image."""

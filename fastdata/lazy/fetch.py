@@ -41,7 +41,7 @@ from fastdata.views.view import View
 
 __all__ = ["REPORTED", "SampleFetcher"]
 
-_TRIED = 4  # samples one after the other, after which images are left to Pillow if it is asked for all of them
+_TRIED = 4  # samples one after the other after which images are opened by the user's library, if all gained nothing
 _TRIED_AGAIN = 16  # most batches from one to the next whose first sample shows whether that is still so
 REPORTED = 3  # batches per fetcher that are reported although nothing in them is decoded natively
 _STATES_KEPT = 64  # batches whose random states are kept until they are completed
@@ -57,7 +57,7 @@ class SampleFetcher(_MapDatasetFetcher):
         drop_last: torch's argument of that name.
         on_error: treatment of samples whose image cannot be opened or decoded.
         seeded: seed the random generators for each sample, for datasets that run in threads of one process.
-        for_pillow: Pillow alone was asked for the images of an earlier epoch.
+        for_others: leaving images encoded gained nothing in an earlier epoch.
     """
 
     def __init__(
@@ -69,13 +69,14 @@ class SampleFetcher(_MapDatasetFetcher):
         *,
         on_error: OnError = "raise",
         seeded: bool = False,
-        for_pillow: bool = False,
+        for_others: bool = False,
     ) -> None:
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
         self._on_error, self._seeded = on_error, seeded
         self._fetched, self._defers, self._fuses_draws = 0, False, True
-        # The latest samples, one after the other, for whose images Pillow alone was asked.
-        self._for_pillow = _TRIED * _TRIED_AGAIN if for_pillow else 0
+        self._gained = False  # by leaving an image of the latest sample encoded
+        # The latest samples, one after the other, for whose images it gained nothing that they stayed encoded.
+        self._for_others = _TRIED * _TRIED_AGAIN if for_others else 0
         self._numbers = itertools.count()  # for batches that come without a SampleOrder
         self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
@@ -161,39 +162,48 @@ class SampleFetcher(_MapDatasetFetcher):
         samples, opens, notes = [], context.opens_encoded, context.notes
         try:
             for index, occurrence in order.samples():
-                # Once Pillow was asked for several images in another mode, leaving them encoded gains nothing, and
-                # costs a second opening: the longer that is so, the more seldom it is tried.
-                every = min(_TRIED_AGAIN, self._for_pillow // _TRIED)
+                # Some images are converted to another mode, small ones used one by one: leaving such encoded only costs
+                # a second opening.  The longer that is so, the more seldom it is tried.
+                every = min(_TRIED_AGAIN, self._for_others // _TRIED)
                 tries = every == 0 or (not samples and self._fetched % every == 0)
                 context.leaves_encoded = opens and tries
-                before = notes.encoded, notes.converted
+                before = notes.encoded
                 samples.append(self.sample(index, occurrence, order.key))
-                if opens and tries and (notes.encoded, notes.converted) != before:
-                    self._for_pillow = self._for_pillow + 1 if notes.is_for_pillow(*before) else 0
+                if opens and tries and notes.encoded != before:
+                    self._for_others = 0 if self._gained else self._for_others + 1
         finally:
             context.leaves_encoded = opens
         return samples
 
     def sample(self, index: Any, occurrence: int = 0, key: Key | None = None) -> Any:
         """Returns one sample of the dataset."""
-        draws: Any = nullcontext()
-        if self._seeded and key is not None:
-            draws = SeededDraws(seed_of(key, index, occurrence))
+        draws = None
+        if self._seeded:
+            draws = SeededDraws(seed_of(key, index, occurrence)) if key is not None else nullcontext()
         try:
-            with draws, context.making(index, occurrence, key):
-                if self._seeded:
+            with context.making(index, occurrence, key):
+                if draws is None:
+                    return self._sample_of(index)
+                with draws:
                     context.note_seed()
-                left = len(context.notes.pending)
-                sample = self.dataset[index]
-                living = still_pending(context.notes.pending[left:])
-                _decode_what_is_held(living)
-                _decode_what_nobody_used(living)
-                _take_pixels_that_are_there(living)
-                return sample
+                    return self._sample_of(index)
         except Exception as error:
             if counts_as_image_error(error) and hasattr(error, "add_note"):  # since Python 3.11
                 error.add_note(f"while making sample {index} of {type(self.dataset).__name__}")
             raise
+
+    def _sample_of(self, index: Any) -> Any:
+        pending = context.notes.pending
+        left = len(pending)
+        sample = self.dataset[index]
+        sources = context.sources or ()
+        if sources or len(pending) > left:
+            living = still_pending(pending[left:])
+            _decode_what_is_held(living)
+            _decode_what_nobody_used(living)
+            _take_pixels_that_are_there(living)
+            self._gained = not all(source.is_for_others for source in sources)
+        return sample
 
     # ---- again, without leaving images encoded
 

@@ -340,7 +340,7 @@ def decode_source(source: EncodedSource, view: View) -> Pixels:
     if is_again and kept is not None:
         return np.array(kept)
     if not source.is_decoded:
-        context.notes.decoded += 1
+        context.notes.note_alone(source, view, at_once=context.decodes_at_once)
     if source.pixels is None and source.header is not None:
         if (source.is_seen and not is_again) or source.is_kept or context.several_views:
             source.pixels = _decoded(source, View.whole(source.header.width, source.header.height))

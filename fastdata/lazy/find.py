@@ -15,6 +15,7 @@ from __future__ import annotations
 import dis
 import inspect
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -26,7 +27,7 @@ from fastdata.lazy.fused_transform import FusedTransform, fused_transform, plan_
 from fastdata.lazy.places import FusedTransforms, Place, original_of
 from fastdata.lazy.pure_code import only_calls_known_transforms
 from fastdata.sources.recognise import is_concatenation
-from fastdata.transforms.known import holds_only_known, is_known_transform
+from fastdata.transforms.known import holds_only_known, is_known_transform, name_of
 from fastdata.views.plan import Plan
 
 __all__ = [
@@ -144,6 +145,8 @@ class _Search:
                 self.in_callable |= self._in_users_callable > 0
                 if self._in_transform:
                     self.parts.add(place)
+                if not plan.fused and not self._copies:
+                    self._steps(plan.left, place, depth)
                 self.fused[id(value)] = fused_transform(value, per_thread=self._per_thread, follow=self._follow)
                 return self.fused[id(value)]
             self._in_transform += 1
@@ -159,6 +162,13 @@ class _Search:
             return self._object(value, place, depth)
         finally:
             self._in_users_callable -= is_called
+
+    def _steps(self, steps: Sequence[Any], place: str, depth: int) -> None:
+        """Searches steps that cannot be fused, in front of others that can."""
+        self._in_transform += 1
+        for step in steps:
+            self.replaced(step, f"{place}.{name_of(step)}", depth + 1)
+        self._in_transform -= 1
 
     def _container(self, value: Any, place: str, depth: int) -> Any:
         if len(value) > _MOST_ITEMS:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -34,9 +34,12 @@ from fastdata.views.philox import Key
 from fastdata.views.plan import Output, Plan, Size
 from fastdata.views.view import View
 
-__all__ = ["Fused"]
+__all__ = ["Agrees", "Fused", "runs_of"]
+
+Agrees: TypeAlias = Callable[[Sequence[Callable[[Any], Any]], Plan], bool]
 
 _MOST_KEYS = 64  # one key per fused transform call in a sample, and per epoch
+_SMALL_PX = 96 * 96  # of an image that has its pixels: making its tensor at once costs less than a description
 _NEXT_SEGMENT = 0x8CB92BA72F3D8DD7  # between the seeds of a transform's segments; any large odd number
 
 
@@ -48,18 +51,26 @@ class Fused:
         plan: compiled from them; its `unfused` holds the steps that follow.
         per_thread: it will be called in several threads, so each gets steps of its own.
         is_last: False if what it gives goes to steps that are not its own.
+        agrees: tells if the plan of a run behind the first, which follows its own code's draws, is to be used.
 
     Attributes:
         draws: True if a fused step is random, and draws by (seed, epoch, sample).
     """
 
     def __init__(
-        self, steps: Sequence[Callable[[Any], Any]], plan: Plan, *, per_thread: bool, is_last: bool = True
+        self,
+        steps: Sequence[Callable[[Any], Any]],
+        plan: Plan,
+        *,
+        per_thread: bool,
+        is_last: bool = True,
+        agrees: Agrees = lambda steps, plan: True,
     ) -> None:
         self._known, self._plan, self._per_thread = steps[: len(steps) - len(plan.unfused)], plan, per_thread
         self._following = plan.following if plan.draws else None
         self._follows = plan.following is not None
-        self._rest = _segments(plan.unfused, per_thread=per_thread, follow=self._follows)
+        runs = runs_of(plan.unfused, follow=self._follows, agrees=agrees)
+        self._rest = _segments(runs, per_thread=per_thread)
         self._levels = Levels.of(plan.normalisation)
         self._may_wait = plan.in_one_pass and plan.output not in (Output.NUMPY, Output.PIL)
         # A float tensor has four times as many bytes as its pixels, so it is made in the memory of its batch.
@@ -78,6 +89,8 @@ class Fused:
 
     def __call__(self, given: Any, draw: Draw) -> Any:
         """Applies all steps to an image; returns a pending tensor if it is still encoded and a tensor is wanted."""
+        if not self._known:  # the first is the user's
+            return self._behind(given, draw)
         if (tensors := _class_of_bytes(given)) is not None and (other := self._for_tensors(tensors)) is not None:
             return other._behind(other._seen_in_tensor(given, draw), draw)
         if not pillow.is_rgb(given):
@@ -87,12 +100,16 @@ class Fused:
     def _made_of(self, image: Any, draw: Draw) -> Any:
         """Applies the known run to an RGB image of Pillow's."""
         context.notes.fused += len(self._plan.fused)
-        plan = self._plan
-        if self._may_wait_with_pixels and not (hasattr(image, "pending_through") or context.decodes_at_once):
-            pixels = np.asarray(pillow.apply_view(image, self._view(image.size, draw)[0]))
-            source, whole = EncodedSource.of_pixels(pixels), View.whole(pixels.shape[1], pixels.shape[0])
+        plan, has_pixels = self._plan, not hasattr(image, "pending_through")
+        if has_pixels and self._may_wait_with_pixels:
+            image = pillow.apply_view(image, self._view(image.size, draw)[0]) if plan.ops else image
+            pixels = np.asarray(image)
+            height, width = pixels.shape[:2]
+            if height * width <= _SMALL_PX or context.decodes_at_once:
+                return self._of_class(self._stored(pixels))
+            source, whole = EncodedSource.of_pixels(pixels), View.whole(width, height)
             return pending(Undecoded(source, whole, self._levels, plan.tensor_class, channels_last=plan.channels_last))
-        if self._only_stores and plan.output is not Output.PIL and not hasattr(image, "pending_through"):
+        if has_pixels and self._only_stores and plan.output is not Output.PIL:
             return self._of_class(self._stored(np.asarray(image)))
         view, draw = self._view(image.size, draw)
         if self._may_wait or (plan.output is Output.PIL and not (plan.augments or plan.later)):
@@ -257,23 +274,37 @@ def _generators() -> Generators:
     return Generators.of_this_process()
 
 
-def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool, follow: bool) -> list[Any]:
-    """Compiles the known runs among the steps after a run, for example those after a user's own step."""
-    made: list[Any] = []
+def runs_of(
+    steps: Sequence[Callable[[Any], Any]], *, follow: bool, agrees: Agrees
+) -> list[tuple[Sequence[Callable[[Any], Any]], Plan | None]]:
+    """Splits steps into known runs, each with its plan, and single steps without one, which are called.
+
+    Args:
+        steps: the steps, for example those from a user's own step on.
+        follow: see `compile_steps`.
+        agrees: with `follow`, tells if a plan is to be used.
+    """
+    runs: list[tuple[Sequence[Callable[[Any], Any]], Plan | None]] = []
     at = 0
     while at < len(steps):
         end = at
         while end < len(steps) and is_known_transform(steps[end]):
             end += 1
         plan = compile_steps(steps[at:end], ends_with_pil=True, follow=follow).plan if end > at else None
-        if plan is None:
-            made.append(steps[at])
-            at += 1
-        else:
-            run = steps[at : at + len(plan.fused)]
-            at += len(run)
-            is_last = at == len(steps)
-            made.append(Fused(run, replace(plan, unfused=()), per_thread=per_thread, is_last=is_last))
+        if plan is not None and follow and not agrees(steps[at:], plan):
+            plan = None
+        run = steps[at : at + 1] if plan is None else steps[at : at + len(plan.fused)]
+        runs.append((run, None if plan is None else replace(plan, unfused=())))
+        at += len(run)
+    return runs
+
+
+def _segments(runs: Sequence[tuple[Sequence[Callable[[Any], Any]], Plan | None]], *, per_thread: bool) -> list[Any]:
+    """Makes what is called, one after the other, for the steps behind the first run."""
+    made: list[Any] = []
+    for number, (run, plan) in enumerate(runs, start=1):
+        is_last = number == len(runs)
+        made.append(run[0] if plan is None else Fused(run, plan, per_thread=per_thread, is_last=is_last))
     return made
 
 

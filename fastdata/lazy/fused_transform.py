@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
 from fastdata.lazy.follow_trial import follows_its_own_code
-from fastdata.lazy.fused_steps import Fused
+from fastdata.lazy.fused_steps import Fused, runs_of
 from fastdata.lazy.sample_context import context
 from fastdata.transforms.compile import compile_steps, flatten
+from fastdata.transforms.following import FollowedSteps
 from fastdata.transforms.settings import TransformSnapshot
 from fastdata.views.plan import Plan
 
@@ -39,13 +41,23 @@ _SPECIAL = (
 
 
 def plan_of(transform: Callable[..., Any], *, follow: bool = False) -> Plan | None:
-    """Compiles the leading steps of a transform that can be fused; returns None if there are none."""
+    """Compiles the leading steps of a transform that can be fused.
+
+    A plan that fuses none is of a transform whose first steps cannot be fused, but some behind them; None if no step
+    can.
+    """
     return _plan_of_steps(flatten(transform), follow)
 
 
 def _plan_of_steps(steps: Sequence[Callable[[Any], Any]], follow: bool) -> Plan | None:
     plan = compile_steps(steps, ends_with_pil=True, follow=follow).plan
-    return None if plan is None or (follow and not follows_its_own_code(steps, plan)) else plan
+    if plan is None or (follow and not follows_its_own_code(steps, plan)):
+        if len(steps) == 1:
+            return None
+        plan = Plan(unfused=tuple(steps), following=FollowedSteps() if follow else None)
+    runs = runs_of(plan.unfused, follow=follow, agrees=follows_its_own_code)
+    behind = tuple(step for run, known in runs if known is not None for step in run)
+    return replace(plan, behind=behind) if plan.fused or behind else None
 
 
 def fused_transform(transform: Callable[..., Any], *, per_thread: bool, follow: bool = False) -> FusedTransform:
@@ -162,7 +174,7 @@ def _compiled(transform: Callable[..., Any], per_thread: bool, follow: bool) -> 
     """Compiles a transform; its snapshot is taken first, so that a change meanwhile is noticed at the next call."""
     snapshot, steps = TransformSnapshot(transform), flatten(transform)
     plan = _plan_of_steps(steps, follow)
-    return snapshot, None if plan is None else Fused(steps, plan, per_thread=per_thread)
+    return snapshot, None if plan is None else Fused(steps, plan, per_thread=per_thread, agrees=follows_its_own_code)
 
 
 @cache

@@ -8,7 +8,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,14 +88,28 @@ class Notes(ImageCounts):
         """True if images were left pending, or decoded by the native core."""
         return self.left > 0 or self.decoded > 0
 
-    def is_for_pillow(self, encoded: int = 0, converted: int = 0) -> bool:
-        """True if all images were converted to another mode than RGB, which Pillow does, and not used in RGB.
+    def note_alone(self, source: Any, view: Any, *, at_once: bool) -> None:
+        """Counts an image of which a view is decoded by itself, as are all of a stream: `at_once`."""
+        self.decoded += 1
+        if not at_once:
+            self.in_vain += source.note_alone(view)
 
-        Args:
-            encoded: value of that attribute, and
-            converted: of that one, when the images in question began to be opened.
-        """
-        return 0 < self.encoded - encoded <= self.converted - converted
+
+class _Having:
+    """Puts values into a dictionary within a `with` block; quick, since a sample may be nothing but a number."""
+
+    __slots__ = ("_before", "_into", "_values")
+
+    def __init__(self, into: dict[str, Any], values: dict[str, Any]) -> None:
+        self._into, self._values = into, values
+
+    def __enter__(self) -> None:
+        into = self._into
+        self._before = {name: into[name] for name in self._values}
+        into.update(self._values)
+
+    def __exit__(self, *_: object) -> None:
+        self._into.update(self._before)
 
 
 class SampleContext(threading.local):
@@ -145,20 +159,11 @@ class SampleContext(threading.local):
         """True if images that this thread opens stay encoded."""
         return self.leaves_encoded and not is_asking_pillow()
 
-    @contextmanager
-    def having(self, **attributes: Any) -> Iterator[None]:
+    def having(self, **attributes: Any) -> _Having:
         """Sets attributes within a `with` block."""
-        own = vars(self)
-        before = {name: own[name] for name in attributes}
-        own.update(attributes)
-        try:
-            yield
-        finally:
-            own.update(before)
+        return _Having(vars(self), attributes)
 
-    def making(
-        self, index: Any, occurrence: int = 0, key: Key | None = None, *, samples: int = 1
-    ) -> AbstractContextManager[None]:
+    def making(self, index: Any, occurrence: int = 0, key: Key | None = None, *, samples: int = 1) -> _Having:
         """Marks the sample that is made in the `with` block that begins now, whose fused transforms count from 0.
 
         Draws need a key.
@@ -170,10 +175,11 @@ class SampleContext(threading.local):
             samples: number of samples that are made in one call: all of the batch that `note_batch` was told, or one.
                 The calls of transforms are taken to be for one sample after the other, then again for the first.
         """
-        self.opened = ""
-        self._tokens.clear()
-        numbers = {"at_once": samples, "_transforms": 0, "_seed": self._seed}
-        return self.having(key=key, index=index, occurrence=occurrence, sources=[], **numbers)
+        own = vars(self)
+        own["opened"] = ""
+        own["_tokens"].clear()
+        facts = {"key": key, "index": index, "occurrence": occurrence, "sources": [], "at_once": samples}
+        return _Having(own, {**facts, "_transforms": 0, "_seed": own["_seed"]})
 
     @contextmanager
     def noting(self, notes: Notes) -> Iterator[None]:
@@ -186,7 +192,7 @@ class SampleContext(threading.local):
         finally:
             notes.kept = still_pending(notes.pending)
             notes.left = sum(each.undecoded.count for each in notes.kept if each.undecoded.known() is None)
-            notes.converted = notes.converted if notes.is_for_pillow() else 0
+            notes.converted = notes.converted if 0 < notes.encoded <= notes.converted else 0
             self._seed_after = torch.initial_seed()
 
     def note_batch(self, samples: Iterable[tuple[Any, int]]) -> None:

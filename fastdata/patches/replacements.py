@@ -31,6 +31,8 @@ class Replacements:
         self._replace_all, self._also = replace_all, also
         self._users = 0
         self._replaced: list[tuple[_Owner, Any, Any, Any]] = []  # owner, name, original, ours
+        # What was made for an owner's entry, with all it was made of: users come and go with every batch.
+        self._made: dict[tuple[int, Any], tuple[_Owner, Any, Callable[[Any], Any], Any]] = {}
         self._lock = threading.Lock()
         _all.add(self)
 
@@ -58,10 +60,14 @@ class Replacements:
         Args:
             owner: `vars` of a module, another dictionary, or a class, whose own methods are meant.
             name: key of the entry.
-            replacement_for: makes the replacement of what it is given.
+            replacement_for: makes the replacement of what it is given; the same one is used again for the same.
         """
-        original = _entries(owner)[name]
-        ours = replacement_for(original)
+        original, made = _entries(owner)[name], self._made.get((id(owner), name))
+        if made is not None and made[0] is owner and made[1] is original and made[2] is replacement_for:
+            ours = made[3]
+        else:
+            ours = replacement_for(original)
+            self._made[id(owner), name] = owner, original, replacement_for, ours
         _put(owner, name, ours)
         self._replaced.append((owner, name, original, ours))
 

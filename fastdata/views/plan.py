@@ -236,6 +236,7 @@ class Plan:
         augmentations: steps for the whole batch after decoding, on uint8 images.
         float_augmentations: steps after the float arithmetic; on the host in the batch's own memory.
         unfused: callables run per sample on the prefix's result.
+        behind: those of them that are fused in runs of their own, behind others.
         tensor_class: class to view tensors as before those (torchvision's tv_tensors.Image), if any.
         channels_last: in memory a tensor has the channels of a pixel side by side, as torchvision's PILToTensor leaves
             them; what is seen of it are its strides, in steps of the user's own.
@@ -252,6 +253,7 @@ class Plan:
     augmentations: tuple[BatchStep, ...] = ()
     float_augmentations: tuple[EraseStep, ...] = ()
     unfused: tuple[Callable[[Any], Any], ...] = ()
+    behind: tuple[Callable[[Any], Any], ...] = ()
     tensor_class: type[torch.Tensor] | None = None
     channels_last: bool = False
     fused: tuple[str, ...] = ()
@@ -273,6 +275,12 @@ class Plan:
         for stage in self.later:
             size = _size_after(stage.ops, size if stage.turn is None else None)
         return size
+
+    @property
+    def left(self) -> tuple[Callable[[Any], Any], ...]:
+        """The steps that are called as they are."""
+        behind = {id(step) for step in self.behind}
+        return tuple(step for step in self.unfused if id(step) not in behind)
 
     @property
     def all_effects(self) -> tuple[HostStep, ...]:

@@ -361,6 +361,8 @@ def plain_tensor(value: Any) -> Any:
     """What there is to compare of a value."""
     if isinstance(value, torch.Tensor):
         told = [value.__class__, value.dtype, tuple(value.shape), value.device, value.requires_grad, value.layout]
+        if min(value.shape, default=0) < 0:  # torch's resize_(-1) leaves it so, with an error
+            return told
         if value.layout is not torch.strided or value.is_quantized:
             return [*told, repr(value)]
         return [*told, value.stride(), value.detach().resolve_conj().resolve_neg().numpy().tobytes()]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import images
 import numpy as np
 import pytest
 import torch
@@ -87,8 +88,8 @@ LINES: dict[str, tuple[Callable[[Path], DataLoader[Any]], dict[str, str]]] = {
         lambda folder: DataLoader(Table(folder, ELASTIC), 2, num_workers=2, workers="threads"),
         {
             "path": "the dataset's own code in decode threads, with fused transforms",
-            "fused": "transform (RandomResizedCrop)",
-            "per sample": "ElasticTransform → ToTensor",
+            "fused": "transform (RandomResizedCrop, ToTensor)",
+            "per sample": "ElasticTransform",
             "workers": "2 threads of this process make samples and decode, as asked; no worker process",
         },
     ),
@@ -231,12 +232,20 @@ class Rotated(Table):
         ), index
 
 
-def test_once_there_were_batches_the_verdict_has_the_reason_and_the_change(table: Path) -> None:
+def test_once_there_were_batches_the_verdict_has_the_reason_and_the_change(table: Path, tmp_path: Path) -> None:
     fused = DataLoader(Table(table, SMALL), 2)
     list(fused)
     assert fused.verdict().kind == "accelerated"
     assert line(fused, "why") == line(fused, "to change") == []
-    rotated = DataLoader(Rotated(table, v1.ToTensor()), 2)
+    small = DataLoader(Rotated(table, v1.ToTensor()), 2)
+    list(small)
+    assert small.verdict().kind == "little gain"
+    assert line(small, "why") == line(small, "to change") == []
+    dataset = Rotated(table, v1.ToTensor())
+    dataset.folder, dataset.rows = tmp_path, [[f"{number}.jpg"] for number in range(4)]
+    for name, *_ in dataset.rows:
+        (tmp_path / name).write_bytes(images.jpeg(200, 150))
+    rotated = DataLoader(dataset, 2)
     list(rotated)
     assert rotated.verdict().kind == "little gain"
     assert line(rotated, "why") == []

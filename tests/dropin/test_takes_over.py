@@ -707,6 +707,8 @@ class Keeping(Own):
 def test_images_that_a_dataset_keeps_are_decoded_once(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     from fastdata.lazy import fill
 
+    for number, path in enumerate(files):
+        path.write_bytes(images.jpeg(200, 150, seed=number))  # smaller ones would be left to Pillow
     decoded: list[Any] = []
     plain = fill._decoded
     monkeypatch.setattr(fill, "_decoded", lambda source, view: decoded.append(view) or plain(source, view))

@@ -45,7 +45,7 @@ def files(tmp_path: Path) -> list[str]:
     (tmp_path / "root" / "all").mkdir(parents=True)
     paths = [tmp_path / "root" / "all" / f"{number}.jpg" for number in range(8)]
     for number, path in enumerate(paths):
-        path.write_bytes(images.jpeg(40 + number, 30, seed=number))
+        path.write_bytes(images.jpeg(200 + number, 150, seed=number))
     return list(map(str, paths))
 
 

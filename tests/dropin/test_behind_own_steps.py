@@ -1,0 +1,102 @@
+"""What stands behind a first step of the user's is fused as a run, with the values that torch's loader gives."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data
+import torchvision.transforms as v1
+from own_tables import Table
+from PIL import Image, ImageFilter
+
+from fastdata import DataLoader
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+
+
+class Blur:
+    """A step that draws, and gives back a Pillow image."""
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2))) if random.random() < 0.5 else image
+
+
+class Jitters:
+    """A step of the user's that holds a known one."""
+
+    def __init__(self) -> None:
+        self.jitter = v1.Resize((40, 50))
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return self.jitter(image).rotate(5)
+
+
+FIRST = {
+    "a class": Blur(),
+    "a function": lambda image: image.rotate(10),
+    "one that holds a known step": Jitters(),
+    "one that is applied at times": v1.RandomApply([Blur()], 0.5),
+    "one of another library's": v1.ElasticTransform(),
+}
+BEHIND = {
+    "resized": [v1.Resize((30, 30)), v1.ToTensor(), v1.Normalize(MEAN, STD)],
+    "numbers for all channels": [v1.Resize((30, 30)), v1.ToTensor(), v1.Normalize(0.5, 0.5)],
+    "another step behind": [v1.CenterCrop(30), Blur(), v1.ToTensor(), v1.Normalize(MEAN, STD)],
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("first", FIRST)
+def test_values_are_torchs(table: Path, first: str, behind: str, workers: int) -> None:
+    dataset = Table(table, v1.Compose([FIRST[first], *BEHIND[behind]]))
+    made = []
+    for cls in (torch.utils.data.DataLoader, DataLoader):
+        random.seed(1)
+        torch.manual_seed(1)
+        loader = cls(dataset, 4, num_workers=workers)
+        made.append([*loader, *loader])
+    for (theirs, labels), (ours, own_labels) in zip(*made, strict=True):
+        assert torch.equal(theirs, ours)
+        assert torch.equal(labels, own_labels)
+    (plan,) = [plan for place, plan in loader._route().fused.items() if place == "transform"]
+    known = [step for step in BEHIND[behind] if not isinstance(step, Blur)]
+    assert list(plan.behind) == known
+    assert f"transform: {len(known)} of {len(BEHIND[behind]) + 1} steps fused, per sample: " in str(loader.verdict())
+
+
+@pytest.mark.parametrize("draws", ["fast", "torch"])
+def test_random_steps_behind_are_drawn_as_asked(table: Path, draws: Any) -> None:
+    steps = [v1.Lambda(lambda image: image.rotate(10)), v1.RandomCrop(30), v1.ColorJitter(0.4), v1.ToTensor()]
+    dataset = Table(table, v1.Compose(steps))
+    options: dict[str, Any] = {"draws": draws} if draws == "torch" else {"seed": 3}
+    made = []
+    for size in (4, 4, 3):
+        torch.manual_seed(1)
+        made.append(torch.cat([images for images, _ in DataLoader(dataset, size, **options)]))
+    assert torch.equal(made[0], made[1])
+    torch.manual_seed(1)
+    theirs = torch.cat([images for images, _ in torch.utils.data.DataLoader(dataset, 4)])
+    assert torch.equal(theirs, made[0]) == (draws == "torch")
+    assert torch.equal(made[0], made[2])  # by (seed, epoch, sample), or the same numbers one after the other
+
+
+def test_a_known_step_inside_of_the_users_is_fused_too(table: Path) -> None:
+    loader = DataLoader(Table(table, v1.Compose([Jitters(), v1.ToTensor()])), 4)
+    assert {place: len(plan.fused) + len(plan.behind) for place, plan in loader._route().fused.items()} == {
+        "transform": 1,
+        "transform.Jitters.jitter": 1,
+    }
+
+
+def test_a_step_that_is_exchanged_later_is_obeyed(table: Path) -> None:
+    dataset = Table(table, v1.Compose([lambda image: image.rotate(10), v1.Resize((20, 20)), v1.ToTensor()]))
+    loader = DataLoader(dataset, 4)
+    list(loader)
+    dataset.transform.transforms[1] = v1.CenterCrop(24)  # type: ignore[attr-defined]
+    for (ours, _), (theirs, _) in zip(loader, torch.utils.data.DataLoader(dataset, 4), strict=True):
+        assert torch.equal(ours, theirs)

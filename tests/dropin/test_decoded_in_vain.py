@@ -1,0 +1,133 @@
+"""Images whose decoding gains nothing are opened by the library that the dataset names, and values stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import images
+import numpy as np
+import pytest
+import torch
+import torch.utils.data
+import torchvision.transforms.v2 as v2
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+from torch.utils.data import Dataset
+from torchvision.io import ImageReadMode, read_image
+
+from fastdata import DataLoader
+
+SAMPLES = 16
+BY_PILLOW = [number >= 4 and number % 8 != 0 for number in range(SAMPLES)]  # the first of a batch is tried again
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Images of 60 × 40 pixels, then as many of 260 × 240."""
+    folder = tmp_path_factory.mktemp("files")
+    for number in range(2 * SAMPLES):
+        size = (60, 40) if number < SAMPLES else (260, 240)
+        (folder / f"{number:02}.jpg").write_bytes(images.jpeg(*size, seed=number))
+    return sorted(map(str, folder.iterdir()))
+
+
+class Work(Dataset[Any]):
+    """Says of each image if Pillow opened it, and gives what a function makes of it."""
+
+    def __init__(self, files: list[str], work: Callable[[Image.Image], Any]) -> None:
+        self.files, self.work = files, work
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.files[index])
+        return type(image) is JpegImageFile, self.work(image.convert("RGB"))
+
+
+def as_array(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image)).float()
+
+
+def rotated(image: Image.Image) -> torch.Tensor:
+    return v2.functional.pil_to_tensor(image.resize((50, 30)).rotate(10))
+
+
+def cropped(image: Image.Image) -> torch.Tensor:
+    return v2.functional.to_dtype(v2.functional.pil_to_tensor(image.crop((0, 0, 20, 20))), torch.float32)
+
+
+def opened_by_pillow(loader: Any, epochs: int = 1) -> list[bool]:
+    """Who opened each image in the last epoch; all values are compared with torch's."""
+    for _ in range(epochs):
+        found = list(loader)
+    expected = list(torch.utils.data.DataLoader(loader.dataset, loader.batch_size))
+    for (_, mine), (_, theirs) in zip(found, expected, strict=True):
+        assert torch.equal(mine, theirs)
+    return [bool(each) for by_pillow, _ in found for each in by_pillow]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("work", [as_array, rotated])
+def test_small_images_that_are_used_one_by_one_are_left_to_pillow(files: list[str], work: Any, workers: int) -> None:
+    loader = DataLoader(Work(files[:SAMPLES], work), 8, num_workers=workers)
+    assert opened_by_pillow(loader) == BY_PILLOW
+    assert loader.verdict().kind == "little gain"
+    assert loader.verdict().reason.startswith("Pillow decodes its images, since your code uses each by itself")
+    assert loader.verdict().change is None
+    assert opened_by_pillow(loader) == [number > 0 for number in range(SAMPLES)]  # the next epoch begins so
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+def test_images_that_gain_stay_encoded(files: list[str], kind: str) -> None:
+    some, work = (files[:SAMPLES], cropped) if kind == "small" else (files[SAMPLES:], as_array)
+    assert opened_by_pillow(DataLoader(Work(some, work), 8), epochs=2) == [False] * SAMPLES
+
+
+def test_they_stay_encoded_again_as_soon_as_one_gains(files: list[str]) -> None:
+    both = torch.utils.data.ConcatDataset([Work(files[:SAMPLES], as_array), Work(files[:SAMPLES], cropped)])
+    found = [bool(by_pillow) for batch in DataLoader(both, 8, collate_fn=list) for by_pillow, _ in batch]
+    assert found == BY_PILLOW + [False] * SAMPLES
+
+
+class WithMask(Work):
+    """A cropped photograph, and its mask in another mode."""
+
+    def __getitem__(self, index: int) -> Any:
+        mask = np.array(Image.open(self.files[index]).convert("L"))[:20, :20]
+        by_pillow, image = super().__getitem__(index)
+        return by_pillow, image, mask
+
+
+def test_masks_beside_images_do_not_count_for_them(files: list[str]) -> None:
+    """A mask is converted and decoded by itself, which is one image, not two."""
+    for some in (files[:SAMPLES], files[SAMPLES:]):
+        found = list(DataLoader(WithMask(some, cropped), 8))
+        assert not any(by_pillow.any() for by_pillow, _, _ in found)
+
+
+class ByTorchvision(Dataset[Any]):
+    def __init__(self, files: list[str], work: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.files, self.work, self.encoded = files, work, []
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        image = read_image(self.files[index], ImageReadMode.RGB)
+        self.encoded.append("undecoded" in vars(image))
+        return self.work(image)
+
+
+@pytest.mark.filterwarnings("ignore:The image decoding")
+def test_whole_tensors_are_left_to_torchvision(files: list[str]) -> None:
+    dataset = ByTorchvision(files[SAMPLES:], lambda image: image.sum())
+    loader = DataLoader(dataset, 8)
+    found = torch.cat(list(loader))
+    assert dataset.encoded == [not later for later in BY_PILLOW]
+    assert torch.equal(found, torch.stack([dataset[index] for index in range(SAMPLES)]))
+    assert loader.verdict().reason.startswith("torchvision.io decodes its images, since your code uses each by itself")
+    dataset = ByTorchvision(files[SAMPLES:], lambda image: v2.functional.resize(image, [20, 20]))
+    list(DataLoader(dataset, 8))
+    assert dataset.encoded == [True] * SAMPLES
