@@ -289,7 +289,7 @@ _OPEN_WITH_PILLOW = (
 
 
 _FUSE_THE_REST = (
-    "only 8-bit JPEGs and 8-bit PNGs in RGB are decoded natively. Store images as such; or give them, after "
+    "only 8-bit JPEGs and PNGs that are used in RGB are decoded natively. Store images as such; or give them, after "
     "convert('RGB'), to a transform of torchvision.transforms, whose crops and resizes are native"
 )
 
@@ -311,6 +311,8 @@ def warn_if_images(loader: LoaderArguments, route: Route, happened: Happened, ba
         batch: one of these batches.
     """
     if route.left_to_torch == LEFT_TO_TORCH or not _loads_images(loader, happened, batch):
+        return
+    if happened.converted:  # no change would help a program that wants another mode
         return
     why = _why_torchs(route) if _is_torchs(loader, route) else _no_images(loader, happened)
     _warn_once(

@@ -175,7 +175,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         """See PIL.Image.Image.convert; to RGB nothing is decoded yet."""
         if self._seen is None or mode != "RGB" or arguments or options:
             self._use()
-            if mode not in (None, "RGB") and self._seen is not None and not self._seen.is_resized:
+            if mode not in (None, "RGB", self.mode) and self._seen is not None and not self._seen.is_resized:
                 context.notes.converted += 1
                 self._source.is_converted = True
             return super().convert(mode, *arguments, **options)
@@ -364,6 +364,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
                 decoded = self._as_opened()
                 decoded.load()
                 self._source.is_asked = False  # Pillow has decoded it
+                self._source.is_in_vain = True
                 context.notes.opened += 1
                 context.notes.kinds.add(kind_of(decoded, PIL.Image.MAX_IMAGE_PIXELS))
             self._set_pixels(getattr(decoded, _PIXELS))

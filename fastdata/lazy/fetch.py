@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -75,6 +75,8 @@ class SampleFetcher(_MapDatasetFetcher):
         self._on_error, self._seeded = on_error, seeded
         self._fetched, self._defers, self._fuses_draws = 0, False, True
         self._gained = False  # by leaving an image of the latest sample encoded
+        self._modes_for_pillow: frozenset[str] = frozenset()
+        self._in_vain: dict[str, int] = {}  # the latest images in a mode other than RGB for which it gained nothing
         # The latest samples, one after the other, for whose images it gained nothing that they stayed encoded.
         self._for_others = _TRIED * _TRIED_AGAIN if for_others else 0
         self._numbers = itertools.count()  # for batches that come without a SampleOrder
@@ -162,18 +164,26 @@ class SampleFetcher(_MapDatasetFetcher):
         samples, opens, notes = [], context.opens_encoded, context.notes
         try:
             for index, occurrence in order.samples():
-                # Some images are converted to another mode, small ones used one by one: leaving such encoded only costs
-                # a second opening.  The longer that is so, the more seldom it is tried.
-                every = min(_TRIED_AGAIN, self._for_others // _TRIED)
-                tries = every == 0 or (not samples and self._fetched % every == 0)
-                context.leaves_encoded = opens and tries
+                tries = self._tries(is_first=not samples)
+                context.leaves_encoded, context.is_for_others = opens and tries, opens and not tries
                 before = notes.encoded
                 samples.append(self.sample(index, occurrence, order.key))
                 if opens and tries and notes.encoded != before:
                     self._for_others = 0 if self._gained else self._for_others + 1
         finally:
-            context.leaves_encoded = opens
+            context.leaves_encoded, context.is_for_others, context.modes_for_pillow = opens, False, frozenset()
         return samples
+
+    def _tries(self, *, is_first: bool) -> bool:
+        """True if images of the next sample may stay encoded; says which modes are left to Pillow in any case.
+
+        Some images are converted to another mode, small ones are used one by one: leaving such encoded only costs a
+        second opening.  The longer that is so, the more seldom it is tried.
+        """
+        again = is_first and self._fetched % _TRIED_AGAIN == 0
+        context.modes_for_pillow = frozenset() if again else self._modes_for_pillow
+        every = min(_TRIED_AGAIN, self._for_others // _TRIED)
+        return every == 0 or (is_first and self._fetched % every == 0)
 
     def sample(self, index: Any, occurrence: int = 0, key: Key | None = None) -> Any:
         """Returns one sample of the dataset."""
@@ -202,8 +212,16 @@ class SampleFetcher(_MapDatasetFetcher):
             _decode_what_is_held(living)
             _decode_what_nobody_used(living)
             _take_pixels_that_are_there(living)
-            self._gained = not all(source.is_for_others for source in sources)
+            self._note_gain(sources)
         return sample
+
+    def _note_gain(self, sources: Sequence[EncodedSource]) -> None:
+        self._gained = not all(source.is_for_others for source in sources)
+        others = [source for source in sources if source.mode != "RGB"]
+        for source in others:
+            self._in_vain[source.mode] = self._in_vain.get(source.mode, 0) + 1 if source.is_for_others else 0
+        if others:
+            self._modes_for_pillow = frozenset(mode for mode, count in self._in_vain.items() if count >= _TRIED)
 
     # ---- again, without leaving images encoded
 

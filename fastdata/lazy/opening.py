@@ -146,16 +146,21 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
         context.opened = fp
         if context.opens_encoded and mode == "r" and formats is None:
             source = find_source(fp, keep_paths_before=_began())
+            if source is not None and source.mode in context.modes_for_pillow:
+                source = None
             if (image := _encoded_image(source)) is not None:
                 context.note_source(source)
                 if isinstance(fp, bytes):
                     image.filename = fp
                 return image
             opened = original(fp, mode, formats)
-            context.notes.opened += 1
-            context.notes.kinds.add(kind_of(opened, PIL.Image.MAX_IMAGE_PIXELS))
-            return opened
-        return original(fp, mode, formats)
+        else:
+            opened = original(fp, mode, formats)
+            if not context.is_for_others:
+                return opened
+        context.notes.opened += 1
+        context.notes.kinds.add(kind_of(opened, PIL.Image.MAX_IMAGE_PIXELS))
+        return opened
 
     setattr(open, _OURS, open)  # not of a wrapper of it, to which functools.wraps copies attributes
     return open

@@ -127,6 +127,8 @@ class SampleContext(threading.local):
         notes: what was done with the batch's images; outside of a batch, counts that nobody reads.
         has_left_some: a tensor has been left pending, at any time, which the dataset may have kept.
         leaves_encoded: images that are opened may stay encoded; see `opens_encoded`.
+        is_for_others: none does for now, since that gained nothing: the library that opens an image decodes it.
+        modes_for_pillow: modes of images that are opened by Pillow, since they are used in that mode, as masks are.
         decodes_at_once: tensors of images are decoded when they are made.
         several_views: several views of an image may be decoded.
         follows: a stream is read: fused transforms draw what their own code would draw, and need no key.
@@ -146,6 +148,7 @@ class SampleContext(threading.local):
         self.sources: list[Any] | None = None
         self.notes = self._nobodys = Notes()
         self.has_left_some = self.leaves_encoded = self.decodes_at_once = self.several_views = False
+        self.is_for_others, self.modes_for_pillow = False, frozenset[str]()
         self.fused_transforms: Mapping[int, Any] = {}
         self.repeats_views = self.follows = False
         self.fuses_draws, self.repeats_draws = True, False

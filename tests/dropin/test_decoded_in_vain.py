@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import images
@@ -13,6 +14,7 @@ import torch.utils.data
 import torchvision.transforms.v2 as v2
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 from torch.utils.data import Dataset
 from torchvision.io import ImageReadMode, read_image
 
@@ -131,3 +133,39 @@ def test_whole_tensors_are_left_to_torchvision(files: list[str]) -> None:
     dataset = ByTorchvision(files[SAMPLES:], lambda image: v2.functional.resize(image, [20, 20]))
     list(DataLoader(dataset, 8))
     assert dataset.encoded == [True] * SAMPLES
+
+
+class Segmentation(Dataset[Any]):
+    """Photographs, cropped, and masks in their own mode; says which of the two Pillow opened."""
+
+    def __init__(self, photographs: list[str], masks: list[Path]) -> None:
+        self.photographs, self.masks = photographs, masks
+
+    def __len__(self) -> int:
+        return len(self.photographs)
+
+    def __getitem__(self, index: int) -> Any:
+        image, mask = Image.open(self.photographs[index]), Image.open(self.masks[index])
+        opened = type(image) is JpegImageFile, type(mask) is PngImageFile
+        return cropped(image.convert("RGB")), torch.from_numpy(np.array(mask)), *opened
+
+
+def test_masks_in_their_own_mode_are_left_to_pillow_and_photographs_are_not(files: list[str], tmp_path: Path) -> None:
+    for number in range(SAMPLES):
+        (tmp_path / f"{number:02}.png").write_bytes(images.saved(60, 40, mode="L", kind="PNG", seed=number))
+    dataset = Segmentation(files[SAMPLES:], sorted(tmp_path.iterdir()))
+    found = [torch.cat(column) for column in zip(*DataLoader(dataset, 4), strict=True)]
+    theirs = [torch.cat(column) for column in zip(*torch.utils.data.DataLoader(dataset, 4), strict=True)]
+    assert torch.equal(found[0], theirs[0])
+    assert torch.equal(found[1], theirs[1])
+    assert not found[2].any()
+    assert found[3].tolist() == [number >= 4 for number in range(SAMPLES)]
+
+
+def test_grey_pngs_in_rgb_are_decoded_with_their_batch(tmp_path: Path) -> None:
+    """As radiographs are."""
+    for number in range(8):
+        (tmp_path / f"{number:02}.png").write_bytes(images.saved(230, 210, mode="L", kind="PNG", seed=number))
+    loader = DataLoader(Work(sorted(map(str, tmp_path.iterdir())), cropped), 4)
+    assert opened_by_pillow(loader) == [False] * 8
+    assert loader.verdict().kind == "accelerated"

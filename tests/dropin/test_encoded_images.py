@@ -389,7 +389,7 @@ def test_pngs_are_pillows_in_every_mode(mode: str) -> None:
     theirs = Image.open(io.BytesIO(data))
     with opening_encoded():
         ours = Image.open(io.BytesIO(data))
-        assert isinstance(ours, EncodedImage) == (mode in ("RGB", "RGBA"))
+        assert isinstance(ours, EncodedImage) == (mode in ("L", "RGB", "RGBA"))
         assert (ours.mode, ours.size, ours.format) == (theirs.mode, theirs.size, theirs.format)
         assert np.array_equal(np.asarray(ours), np.asarray(theirs))
         again = Image.open(io.BytesIO(data)).convert("RGB").resize((20, 24)).crop((2, 3, 15, 16))

@@ -26,13 +26,13 @@ def inverted(image: Image.Image) -> Image.Image:
 
 
 def step_then(*tail: Callable[..., Any]) -> v1.Compose:
-    return v1.Compose([v1.Resize((24, 20)), inverted, *tail])
+    return v1.Compose([v1.Resize((102, 98)), inverted, *tail])
 
 
 TAILS = {
     "ToTensor": [v1.ToTensor()],
     "flip, ToTensor, Normalize": [v1.RandomHorizontalFlip(1.0), v1.ToTensor(), NORMALISE],
-    "crop, PILToTensor": [v1.CenterCrop(16), v1.PILToTensor()],
+    "crop, PILToTensor": [v1.CenterCrop(97), v1.PILToTensor()],
     "an own step on the tensor": [v1.ToTensor(), torch.Tensor.square],
 }
 
@@ -187,9 +187,9 @@ def note_sizes(samples: list[Any]) -> Any:
 
 
 def test_no_more_pixels_wait_than_the_tensor_has(folder: Path) -> None:
-    tail = [v1.RandomHorizontalFlip(), v1.RandomCrop(8), v1.ToTensor()]
+    tail = [v1.RandomHorizontalFlip(), v1.RandomCrop(97), v1.ToTensor()]
     for sizes in DataLoader(ImageFolder(folder, step_then(*tail)), 8, collate_fn=note_sizes):
-        assert sizes.tolist() == [[8, 8, 3]] * len(sizes)
+        assert sizes.tolist() == [[97, 97, 3]] * len(sizes)
 
 
 class Mixed(ImageFolder):

@@ -313,7 +313,7 @@ def test_what_pillow_opens_is_named(tmp_path: Path) -> None:
         assert said.kind == "not accelerated"
         assert said.reason == "Opened opened 8 images in the first 2 batches: grey PNGs, which Pillow decodes"
         assert said.change is not None
-        assert said.change.startswith("only 8-bit JPEGs and 8-bit PNGs in RGB are decoded natively")
+        assert said.change.startswith("only 8-bit JPEGs and PNGs that are used in RGB are decoded natively")
 
 
 def test_what_opens_no_images_is_not_said_to_decode_them() -> None:
