@@ -74,9 +74,9 @@ class Samples:
         return bool(self.route.fused)
 
     @property
-    def find_transforms(self) -> Callable[[Any], FusedTransforms]:
+    def find_transforms(self) -> _FindTransforms:
         """The search for the transforms of a dataset that are to be fused."""
-        return partial(find_transforms, follow=self.arguments.draws == "torch")
+        return _FindTransforms(self.arguments.dataset, self.route.found, follow=self.arguments.draws == "torch")
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:
@@ -154,6 +154,24 @@ class Samples:
                 batch = data.batch if report is not None else data
                 warn_if_images(self.arguments, self.route, self.findings.happened, batch)
         return data.batch if isinstance(data, ReportedBatch) else data
+
+
+class _FindTransforms:
+    """Finds the transforms of a dataset that are to be fused: those that the route has found, if it is its dataset.
+
+    A forked process has the same objects; what is sent to a spawned one leaves them behind.
+    """
+
+    def __init__(self, dataset: Any, found: FusedTransforms | None, *, follow: bool) -> None:
+        self._dataset, self._found, self._follow = dataset, found, follow
+
+    def __call__(self, dataset: Any) -> FusedTransforms:
+        if self._found is not None and dataset is self._dataset:
+            return self._found
+        return find_transforms(dataset, follow=self._follow)
+
+    def __reduce__(self) -> Any:
+        return partial(_FindTransforms, follow=self._follow), (None, None)
 
 
 def map_style(loader: Any, orders: Any, samples: Samples) -> LoaderView:

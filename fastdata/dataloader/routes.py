@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.lazy.find import find_transforms, is_safe_in_threads
 from fastdata.lazy.follow_trial import follows_its_own_code
+from fastdata.lazy.places import FusedTransforms
 from fastdata.loaders import native_problem
 from fastdata.patches.originals import replaced_function
 from fastdata.pipeline.collate import is_known_collation, stacks_images
@@ -53,6 +54,7 @@ class Route:
         reason: reason in words: why the dataset's own code is used, or why the fused prefix ended where it did.
         advice: change that would avoid the dataset's own code, where that is used; else None.
         fused: plans of the fused transforms, by their places in the dataset.
+        found: the fused transforms themselves; of this dataset object, not of a copy in another process.
         fused_parts: places in `fused` that are steps of a longer transform, which as a whole cannot be fused.
         in_threads: the dataset's code runs in decode threads instead of worker processes.
         left_to_torch: why torch and Pillow make the samples, and no image stays encoded; None if they do not.
@@ -63,6 +65,7 @@ class Route:
     reason: str
     advice: str | None = None
     fused: Mapping[str, Plan] = field(default_factory=dict)
+    found: FusedTransforms | None = field(default=None, compare=False, repr=False)
     fused_parts: frozenset[str] = frozenset()
     in_threads: bool = False
     left_to_torch: str | None = None
@@ -102,7 +105,7 @@ def _found(loader: LoaderArguments, left: str | None) -> Route:
     if route.advice in (ADVICE_SOURCE, ADVICE_FIRST_STEP):  # the image pipeline would gain little more
         route = replace(route, advice=None)
     in_threads = _goes_to_threads(loader, fused)
-    return replace(route, fused=fused, fused_parts=frozenset(found.parts), in_threads=in_threads)
+    return replace(route, fused=fused, found=found, fused_parts=frozenset(found.parts), in_threads=in_threads)
 
 
 def _pipeline_route(loader: LoaderArguments) -> Route:

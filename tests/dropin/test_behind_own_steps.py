@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from own_tables import Table
 from PIL import Image, ImageFilter
 
 from fastdata import DataLoader
+from fastdata.dataloader import map_style, routes
+from fastdata.lazy.find import find_transforms
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 
@@ -100,3 +103,23 @@ def test_a_step_that_is_exchanged_later_is_obeyed(table: Path) -> None:
     dataset.transform.transforms[1] = v1.CenterCrop(24)  # type: ignore[attr-defined]
     for (ours, _), (theirs, _) in zip(loader, torch.utils.data.DataLoader(dataset, 4), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_transforms_are_searched_for_once_in_an_epoch(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked worker process has what its parent has found; one that is spawned searches by itself."""
+    searched = []
+    for module in (routes, map_style):
+        monkeypatch.setattr(
+            module, "find_transforms", lambda *a, **n: searched.append(a[0]) or find_transforms(*a, **n)
+        )
+    dataset = Table(table, v1.Compose(BEHIND["resized"]))
+    loader = DataLoader(dataset, 4)
+    assert searched == []
+    list(loader)
+    assert searched == [dataset]
+    find = loader._samples(loader._route()).find_transforms
+    searched.clear()
+    assert find(dataset).plans.keys() == {"transform"}
+    assert searched == []
+    assert pickle.loads(pickle.dumps(find))(dataset).plans.keys() == {"transform"}
+    assert searched == [dataset]
