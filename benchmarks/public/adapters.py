@@ -10,8 +10,17 @@ from __future__ import annotations
 import classification
 import pairs_and_text
 import self_supervised
+import small_images
 import torchvision_references
 import with_targets
 from sources import PIPELINES
 
-__all__ = ["PIPELINES", "classification", "pairs_and_text", "self_supervised", "torchvision_references", "with_targets"]
+__all__ = [
+    "PIPELINES",
+    "classification",
+    "pairs_and_text",
+    "self_supervised",
+    "small_images",
+    "torchvision_references",
+    "with_targets",
+]

@@ -35,6 +35,8 @@ def prepare(photographs: Path, data: Path) -> None:
     _side_by_side(files, data / "facades/train")
     _faces(files, data / "img_align_celeba")
     _persons(files, data / "market1501")
+    _small_pngs(files, data / "png-64")
+    _text_lines(files, data / "text-lines")
     _pets(data / "unet", data / "oxford-pet")
 
 
@@ -164,6 +166,33 @@ def _persons(files: list[Path], folder: Path) -> None:
                 name = folder / part / f"{number + 1:04d}_c{camera}s1_{number:06d}_00.jpg"
                 if not name.exists():
                     _save(_strip(_opened(path), camera), name)
+
+
+def _small_pngs(files: list[Path], folder: Path) -> None:
+    """PNGs of 64 × 64 pixels, a folder for each thousand."""
+    for number, path in enumerate(files):
+        name = folder / f"{number // 1000:05d}/img{number:08d}.png"
+        if not name.exists():
+            name.parent.mkdir(parents=True, exist_ok=True)
+            _opened(path).resize((64, 64), Image.Resampling.LANCZOS).save(name)
+
+
+def _text_lines(files: list[Path], folder: Path) -> None:
+    """An LMDB of strips of photographs, 32 pixels high as lines of text are, with a word each; needs `lmdb`."""
+    if (folder / "data.mdb").exists():
+        return
+    try:
+        import lmdb
+    except ImportError:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with lmdb.open(str(folder), map_size=1 << 28) as database, database.begin(write=True) as entries:
+        for number, path in enumerate(files * COPIES, start=1):
+            encoded = io.BytesIO()
+            _opened(path).resize((80 + number % 80, 32), Image.Resampling.BICUBIC).save(encoded, "JPEG", quality=90)
+            entries.put(f"image-{number:09d}".encode(), encoded.getvalue())
+            entries.put(f"label-{number:09d}".encode(), WORDS[number % len(WORDS)].encode())
+        entries.put(b"num-samples", str(len(files) * COPIES).encode())
 
 
 def _strip(image: Image.Image, place: int) -> Image.Image:
