@@ -68,8 +68,8 @@ class Happened(ImageCounts):
 
     @property
     def is_in_vain(self) -> bool:
-        """True if all images that were decoded natively were decoded one by one, and gained nothing by it."""
-        return 0 < self.decoded <= self.in_vain
+        """True if the others are opened by the dataset's library, since nearly all decoded natively gained nothing."""
+        return self.others > 0 and self.in_vain >= _NEARLY_ALL / (1 + _NEARLY_ALL) * self.decoded > 0
 
     @property
     def is_for_others(self) -> bool:
@@ -165,7 +165,7 @@ _CROP_FIRST = (
 
 def _saves_steps(route: Route) -> bool:
     """True if a fused transform crops, resizes, flips or augments: conversions to tensors alone save little."""
-    return any(plan.ops or plan.augments or plan.behind for plan in route.fused.values())
+    return any(plan.ops or plan.augments or plan.saves_behind for plan in route.fused.values())
 
 
 def _shares(route: Route) -> str:
@@ -242,9 +242,10 @@ def _no_images(loader: LoaderArguments, happened: Happened) -> str:
             "Pillow"
         )
     if happened.opened:
+        count, batches = happened.opened + happened.others, _batches(happened)
         return (
-            f"{type(loader.dataset).__name__} opened {happened.opened} images in the first {_batches(happened)}: "
-            f"{_kinds(happened)}, which Pillow decodes"
+            f"{type(loader.dataset).__name__} opened {count} images in the first {batches}: {_kinds(happened)}, which "
+            "Pillow decodes"
         )
     if not (isinstance(loader.dataset, IterableDataset) or _loads_images(loader, happened, None)):
         return f"{type(loader.dataset).__name__} opens no images with PIL.Image.open"

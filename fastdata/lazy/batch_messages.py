@@ -45,6 +45,7 @@ class ImageCounts:
         kinds: kinds of these images, in words ("grey PNGs").
         decoded: images that were left to be decoded with the batch, or decoded natively for the dataset's code.
         converted: images that were converted, whole, to another mode than RGB, where that is done to all of them.
+        others: images opened by the user's library, since that others stayed encoded gained nothing.
         in_vain: those of `decoded` that were decoded one by one, and gained nothing by it.
         fused: steps of transforms that were done natively, or left for the batch's decoding.
         joint: calls of known transforms with an image and its targets, which they transform by themselves.
@@ -60,6 +61,7 @@ class ImageCounts:
     opened: int = 0
     decoded: int = 0
     converted: int = 0
+    others: int = 0
     in_vain: int = 0
     fused: int = 0
     joint: int = 0

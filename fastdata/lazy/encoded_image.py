@@ -181,6 +181,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
             return super().convert(mode, *arguments, **options)
         if self.mode == "RGB":
             self._use_in_rgb()
+        self._source.is_in_rgb = True
         return self._again(self._seen)
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image:
@@ -364,7 +365,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
                 decoded = self._as_opened()
                 decoded.load()
                 self._source.is_asked = False  # Pillow has decoded it
-                self._source.is_in_vain = True
+                self._source.is_converted = True
                 context.notes.opened += 1
                 context.notes.kinds.add(kind_of(decoded, PIL.Image.MAX_IMAGE_PIXELS))
             self._set_pixels(getattr(decoded, _PIXELS))

@@ -54,7 +54,7 @@ class EncodedSource:
         images: weak references to the images made from it.
         pixels: RGB (height, width, 3) of the whole image, kept once another view is wanted or expected.
         is_asked: user code called a method for which Pillow would have decoded it.
-        is_converted: it was converted, whole, to another mode than RGB.
+        is_converted: it was used, whole, in another mode than RGB.
         is_in_rgb: it was used in RGB.
         is_in_vain: a view of it has been decoded by itself, not with its batch, in no less time than without us.
         is_seen: a view of it has been decoded in this process.

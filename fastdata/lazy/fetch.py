@@ -116,7 +116,7 @@ class SampleFetcher(_MapDatasetFetcher):
         if notes.natively:
             self._keep(given, before)
             return UnfinishedBatch(batch, given, notes.counts(len(given.indices)), worker)
-        if self._fetched <= REPORTED and (notes.opened or notes.fused or notes.plain):
+        if self._fetched <= REPORTED and (notes.opened or notes.others or notes.fused or notes.plain):
             return ReportedBatch(batch, notes.counts(len(given.indices)))
         return batch
 
@@ -221,7 +221,7 @@ class SampleFetcher(_MapDatasetFetcher):
         for source in others:
             self._in_vain[source.mode] = self._in_vain.get(source.mode, 0) + 1 if source.is_for_others else 0
         if others:
-            self._modes_for_pillow = frozenset(mode for mode, count in self._in_vain.items() if count >= _TRIED)
+            self._modes_for_pillow = frozenset(mode for mode, count in list(self._in_vain.items()) if count >= _TRIED)
 
     # ---- again, without leaving images encoded
 

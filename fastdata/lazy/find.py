@@ -27,7 +27,7 @@ from fastdata.lazy.fused_transform import FusedTransform, fused_transform, plan_
 from fastdata.lazy.places import FusedTransforms, Place, original_of
 from fastdata.lazy.pure_code import only_calls_known_transforms
 from fastdata.sources.recognise import is_concatenation
-from fastdata.transforms.known import holds_only_known, is_known_transform, name_of
+from fastdata.transforms.known import holds_only_known, is_known_transform
 from fastdata.views.plan import Plan
 
 __all__ = [
@@ -138,15 +138,13 @@ class _Search:
         self.has_image_transforms |= cls.__module__.startswith(_OF_IMAGES)
         if callable(value) and is_known_transform(value):
             plan = plan_of(value, follow=self._follow)
-            if plan is not None:
+            if plan is not None and (plan.fused or not _hold_known_steps(plan.left)):
                 place = place or cls.__name__
                 place = f"{place} ({len(self.plans)})" if place in self.plans else place
                 self.plans[place] = plan
                 self.in_callable |= self._in_users_callable > 0
                 if self._in_transform:
                     self.parts.add(place)
-                if not plan.fused and not self._copies:
-                    self._steps(plan.left, place, depth)
                 self.fused[id(value)] = fused_transform(value, per_thread=self._per_thread, follow=self._follow)
                 return self.fused[id(value)]
             self._in_transform += 1
@@ -162,13 +160,6 @@ class _Search:
             return self._object(value, place, depth)
         finally:
             self._in_users_callable -= is_called
-
-    def _steps(self, steps: Sequence[Any], place: str, depth: int) -> None:
-        """Searches steps that cannot be fused, in front of others that can."""
-        self._in_transform += 1
-        for step in steps:
-            self.replaced(step, f"{place}.{name_of(step)}", depth + 1)
-        self._in_transform -= 1
 
     def _container(self, value: Any, place: str, depth: int) -> Any:
         if len(value) > _MOST_ITEMS:
@@ -252,6 +243,14 @@ class _Search:
         if other is not value and not self._copies:
             self.swaps.append(Place(holder, key, value, other))
         return other
+
+
+def _hold_known_steps(steps: Sequence[Any]) -> bool:
+    """True if steps that cannot be fused hold others that can, which then are fused one by one."""
+    search = _Search(per_thread=False, copies=False)
+    for step in steps:
+        search.replaced(step, "", 0)
+    return bool(search.plans)
 
 
 @lru_cache(maxsize=4096)

@@ -46,6 +46,8 @@ _NEXT_SEGMENT = 0x8CB92BA72F3D8DD7  # between the seeds of a transform's segment
 class Fused:
     """A compiled run of known steps, and the steps that follow it: the user's own and further known runs.
 
+    The first run is empty if the first step is the user's.
+
     Args:
         steps: all steps of the transform.
         plan: compiled from them; its `unfused` holds the steps that follow.
@@ -67,6 +69,7 @@ class Fused:
         agrees: Agrees = lambda steps, plan: True,
     ) -> None:
         self._known, self._plan, self._per_thread = steps[: len(steps) - len(plan.unfused)], plan, per_thread
+        self._agrees = agrees
         self._following = plan.following if plan.draws else None
         self._follows = plan.following is not None
         runs = runs_of(plan.unfused, follow=self._follows, agrees=agrees)
@@ -166,7 +169,9 @@ class Fused:
             steps = (*self._known, *self._plan.unfused)
             keeps_class = given is torch.Tensor or all(map(has_tensors_arithmetic, steps))  # v1's give plain tensors
             plan = compile_steps(steps, given=given, follow=self._follows).plan if keeps_class else None
-            self._of_tensors[given] = None if plan is None else Fused(steps, plan, per_thread=self._per_thread)
+            self._of_tensors[given] = (
+                None if plan is None else Fused(steps, plan, per_thread=self._per_thread, agrees=self._agrees)
+            )
         return self._of_tensors[given]
 
     def _seen_through(self, image: Any, view: View, draw: Draw) -> Any:
@@ -257,7 +262,8 @@ class Fused:
         return self._of_this_thread("steps", self._known)
 
     def _own_rest(self) -> Sequence[Any]:
-        return self._of_this_thread("rest", self._rest)
+        """The steps behind the known run; a transform that begins with the user's step has that step itself."""
+        return self._of_this_thread("rest", self._rest) if self._known else self._rest
 
     def _of_this_thread(self, name: str, steps: Sequence[Any]) -> Sequence[Any]:
         if not self._per_thread:

@@ -87,6 +87,7 @@ def leaving_upright_pending(
 
 def _pending_source(data: Any, mode: int, began: float) -> EncodedSource | None:
     """The image in a tensor of bytes, if it may stay encoded."""
+    context.notes.others += context.is_for_others
     if not context.opens_encoded or context.decodes_at_once or mode not in (_UNCHANGED, _RGB):
         return None
     source = _source_of(data, began)

@@ -154,13 +154,11 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
                     image.filename = fp
                 return image
             opened = original(fp, mode, formats)
-        else:
-            opened = original(fp, mode, formats)
-            if not context.is_for_others:
-                return opened
-        context.notes.opened += 1
-        context.notes.kinds.add(kind_of(opened, PIL.Image.MAX_IMAGE_PIXELS))
-        return opened
+            context.notes.opened += 1
+            context.notes.kinds.add(kind_of(opened, PIL.Image.MAX_IMAGE_PIXELS))
+            return opened
+        context.notes.others += context.is_for_others
+        return original(fp, mode, formats)
 
     setattr(open, _OURS, open)  # not of a wrapper of it, to which functools.wraps copies attributes
     return open

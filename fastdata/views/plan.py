@@ -237,6 +237,7 @@ class Plan:
         float_augmentations: steps after the float arithmetic; on the host in the batch's own memory.
         unfused: callables run per sample on the prefix's result.
         behind: those of them that are fused in runs of their own, behind others.
+        saves_behind: such a run crops, resizes, flips or augments.
         tensor_class: class to view tensors as before those (torchvision's tv_tensors.Image), if any.
         channels_last: in memory a tensor has the channels of a pixel side by side, as torchvision's PILToTensor leaves
             them; what is seen of it are its strides, in steps of the user's own.
@@ -254,6 +255,7 @@ class Plan:
     float_augmentations: tuple[EraseStep, ...] = ()
     unfused: tuple[Callable[[Any], Any], ...] = ()
     behind: tuple[Callable[[Any], Any], ...] = ()
+    saves_behind: bool = False
     tensor_class: type[torch.Tensor] | None = None
     channels_last: bool = False
     fused: tuple[str, ...] = ()

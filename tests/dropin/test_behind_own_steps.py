@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,11 @@ def test_values_are_torchs(table: Path, first: str, behind: str, workers: int) -
     for (theirs, labels), (ours, own_labels) in zip(*made, strict=True):
         assert torch.equal(theirs, ours)
         assert torch.equal(labels, own_labels)
-    (plan,) = [plan for place, plan in loader._route().fused.items() if place == "transform"]
     known = [step for step in BEHIND[behind] if not isinstance(step, Blur)]
+    if isinstance(FIRST[first], Jitters):
+        assert len(loader._route().fused) > 1
+        return
+    (plan,) = loader._route().fused.values()
     assert list(plan.behind) == known
     assert f"transform: {len(known)} of {len(BEHIND[behind]) + 1} steps fused, per sample: " in str(loader.verdict())
 
@@ -88,12 +92,56 @@ def test_random_steps_behind_are_drawn_as_asked(table: Path, draws: Any) -> None
     assert torch.equal(made[0], made[2])  # by (seed, epoch, sample), or the same numbers one after the other
 
 
-def test_a_known_step_inside_of_the_users_is_fused_too(table: Path) -> None:
+def test_known_steps_inside_of_the_users_are_fused_one_by_one(table: Path) -> None:
     loader = DataLoader(Table(table, v1.Compose([Jitters(), v1.ToTensor()])), 4)
-    assert {place: len(plan.fused) + len(plan.behind) for place, plan in loader._route().fused.items()} == {
-        "transform": 1,
-        "transform.Jitters.jitter": 1,
+    assert {place: plan.fused for place, plan in loader._route().fused.items()} == {
+        "transform.transforms[0].jitter": ("Resize",),
+        "transform.transforms[1]": ("ToTensor",),
     }
+
+
+class Crops:
+    """A first step of the user's, which no other object may stand for, and which holds a known one that draws."""
+
+    def __init__(self) -> None:
+        self.lock, self.calls = threading.Lock(), 0
+        self.crop = v1.RandomCrop(30)
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        with self.lock:
+            self.calls += 1
+        return self.crop(image.rotate(5))
+
+
+class Counts(Crops):
+    """The same, with nothing inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.crop
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        with self.lock:
+            self.calls += 1
+        return image.rotate(5)
+
+
+@pytest.mark.parametrize("first", [Crops, Counts])
+def test_the_users_step_stays_itself_in_threads(table: Path, first: Any) -> None:
+    step = first()
+    dataset = Table(table, v1.Compose([step, v1.RandomCrop(20), v1.ToTensor()]))
+    ways: list[dict[str, Any]] = [{"num_workers": 2, "workers": "threads"}, {"num_workers": 0}]
+    made = [torch.cat([images for images, _ in DataLoader(dataset, 4, seed=3, **way)]) for way in ways]
+    assert first is Crops or step.calls == 2 * len(dataset)
+    made.append(torch.cat([images for images, _ in DataLoader(dataset, 4, seed=3, num_workers=2)]))
+    assert torch.equal(made[0], made[1])
+    assert torch.equal(made[0], made[2])
+
+
+def test_conversions_alone_behind_an_own_step_are_no_gain(table: Path) -> None:
+    loader = DataLoader(Table(table, v1.Compose([FIRST["a function"], v1.ToTensor()])), 4, collate_fn=list)
+    list(loader)
+    assert loader.verdict().kind == "little gain"
 
 
 def test_a_step_that_is_exchanged_later_is_obeyed(table: Path) -> None:

@@ -169,3 +169,32 @@ def test_grey_pngs_in_rgb_are_decoded_with_their_batch(tmp_path: Path) -> None:
     loader = DataLoader(Work(sorted(map(str, tmp_path.iterdir())), cropped), 4)
     assert opened_by_pillow(loader) == [False] * 8
     assert loader.verdict().kind == "accelerated"
+
+
+def test_one_image_that_gains_does_not_make_the_others_unusual(files: list[str]) -> None:
+    dataset = Work([*files[: SAMPLES // 2], files[SAMPLES], *files[SAMPLES // 2 : SAMPLES]], as_array)
+    loader = DataLoader(dataset, 8, collate_fn=list)
+    list(loader)
+    assert "unusual" not in str(loader.verdict())
+
+
+class Together(Work):
+    """Makes the samples of a batch by one call, in which every image stays encoded."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def kept(samples: list[Any]) -> Any:
+    return torch.stack([as_array(image) for _, image in samples])
+
+
+@pytest.mark.parametrize("how", ["samples are made together", "the collate function uses them"])
+def test_what_stays_encoded_is_not_said_to_be_decoded_by_pillow(files: list[str], how: str) -> None:
+    if how == "samples are made together":
+        loader = DataLoader(Together(files[:SAMPLES], as_array), 8)
+        assert opened_by_pillow(loader, epochs=2) == [False] * SAMPLES
+    else:
+        loader = DataLoader(Work(files[:SAMPLES], lambda image: image), 8, collate_fn=kept)
+        list(loader)
+    assert loader.verdict().reason.startswith("images are decoded by the native core")
