@@ -137,6 +137,13 @@ KINDS: dict[str, list[str]] = {  # of public pipelines, as the guide tells them
     ],
     "own arithmetic in NumPy, or a convolution of one's own": ["deeplab_xception", "unet", "oxford_pet", "simclr"],
     "whole images in another colour space": ["super_resolution"],
+    "small images, in memory or used one by one": [
+        "federated",
+        "contrastive_distillation",
+        "parseq",
+        "fast_reid",
+        "edm",
+    ],
 }
 
 

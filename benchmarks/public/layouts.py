@@ -169,8 +169,8 @@ def _persons(files: list[Path], folder: Path) -> None:
 
 
 def _small_pngs(files: list[Path], folder: Path) -> None:
-    """PNGs of 64 × 64 pixels, a folder for each thousand."""
-    for number, path in enumerate(files):
+    """PNGs of 64 × 64 pixels, every photograph COPIES times, a folder for each thousand."""
+    for number, path in enumerate(files * COPIES):
         name = folder / f"{number // 1000:05d}/img{number:08d}.png"
         if not name.exists():
             name.parent.mkdir(parents=True, exist_ok=True)
