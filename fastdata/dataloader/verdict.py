@@ -24,6 +24,7 @@ from fastdata.pipeline.choose_threads import ThreadChoice
 from fastdata.sources.arrays import ArraySource
 from fastdata.system.cpus import auto_threads
 from fastdata.system.stack_level import users_level
+from fastdata.transforms.known import name_of
 from fastdata.views.plan import Plan
 
 __all__ = ["Findings", "Verdict", "asked_workers", "counts_threads", "verdict", "warn_if_images"]
@@ -230,7 +231,7 @@ def _why_torchs(route: Route) -> str:
 def _share(plan: Plan) -> str:
     """Describes the part of a transform that is done in one go with decoding."""
     done, left = len(plan.fused) + len(plan.behind), plan.left
-    rest = ", ".join(getattr(step, "__name__", type(step).__name__) for step in left)
+    rest = ", ".join(map(name_of, left))
     return f"{done} of {done + len(left)} steps fused" + (f", per sample: {rest}" if rest else "")
 
 

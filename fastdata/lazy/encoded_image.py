@@ -179,9 +179,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
                 context.notes.converted += 1
                 self._source.is_converted = True
             return super().convert(mode, *arguments, **options)
-        if self.mode == "RGB":
-            self._use_in_rgb()
-        self._source.is_in_rgb = True
+        self._use_in_rgb()
         return self._again(self._seen)
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image:
@@ -268,8 +266,9 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         self.readonly = 0
 
     def _use_in_rgb(self) -> None:
-        """Notes a use of its own pixels, whether or not it is converted to another mode, too."""
-        context.notes.converted -= 1
+        """Notes that it is used in RGB, whether or not it is converted to another mode, too."""
+        if self.mode == "RGB":
+            context.notes.converted -= 1
         self._source.is_in_rgb = True
         self._use()
 

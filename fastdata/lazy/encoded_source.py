@@ -28,11 +28,7 @@ __all__ = ["EncodedSource", "find_source"]
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xae\x42\x60\x82"}
-_PNG_MODES = {
-    0: "L",
-    2: "RGB",
-    6: "RGBA",
-}  # by PNG colour type; others have palettes or transparent colours
+_PNG_MODES = {0: "L", 2: "RGB", 6: "RGBA"}  # by PNG colour type; others have palettes, or may be transparent
 _HEAD_BYTES = 4096  # holds the headers of most files; other files are read whole
 _MPO = b"MPF\0"  # a JPEG that holds several images
 _SMALL_PX = 160 * 160  # up to here a header, a view and a decoding of its own cost what native decoding saves

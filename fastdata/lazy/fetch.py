@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -24,6 +24,7 @@ from fastdata.errors import DecodeError, FastdataError, ViewError, in_words
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
+from fastdata.lazy.gains import Gains
 from fastdata.lazy.image_errors import concerns_an_image, counts_as_image_error
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, real, stacks_pending, stands_in
 from fastdata.lazy.sample_context import Notes, context, seed_of, still_pending
@@ -41,8 +42,6 @@ from fastdata.views.view import View
 
 __all__ = ["REPORTED", "SampleFetcher"]
 
-_TRIED = 4  # samples one after the other after which images are opened by the user's library, if all gained nothing
-_TRIED_AGAIN = 16  # most batches from one to the next whose first sample shows whether that is still so
 REPORTED = 3  # batches per fetcher that are reported although nothing in them is decoded natively
 _STATES_KEPT = 64  # batches whose random states are kept until they are completed
 
@@ -74,11 +73,7 @@ class SampleFetcher(_MapDatasetFetcher):
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
         self._on_error, self._seeded = on_error, seeded
         self._fetched, self._defers, self._fuses_draws = 0, False, True
-        self._gained = False  # by leaving an image of the latest sample encoded
-        self._modes_for_pillow: frozenset[str] = frozenset()
-        self._in_vain: dict[str, int] = {}  # the latest images in a mode other than RGB for which it gained nothing
-        # The latest samples, one after the other, for whose images it gained nothing that they stayed encoded.
-        self._for_others = _TRIED * _TRIED_AGAIN if for_others else 0
+        self._gains = Gains(for_others=for_others)
         self._numbers = itertools.count()  # for batches that come without a SampleOrder
         self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
@@ -155,46 +150,27 @@ class SampleFetcher(_MapDatasetFetcher):
     def _samples(self, order: SampleOrder) -> list[Any]:
         getitems = _getitems_of(self.dataset) if self.auto_collation else None
         if getitems:
-            samples = list(order.samples())
-            context.note_batch(samples)
-            index, occurrence = samples[0] if samples else (None, 0)
-            with context.making(index, occurrence, order.key, samples=max(1, len(samples))):
+            wanted = list(order.samples())
+            context.note_batch(wanted)
+            index, occurrence = wanted[0] if wanted else (None, 0)
+            with context.making(index, occurrence, order.key, samples=max(1, len(wanted))):
                 return getitems(order.indices)  # type: ignore[no-any-return]
         context.note_batch(order.samples())
-        samples, opens, notes = [], context.opens_encoded, context.notes
-        try:
+        samples, opens = [], context.opens_encoded
+        with context.having(leaves_encoded=opens, is_for_others=False, modes_for_pillow=frozenset()):
             for index, occurrence in order.samples():
-                tries = self._tries(is_first=not samples)
-                context.leaves_encoded, context.is_for_others = opens and tries, opens and not tries
-                before = notes.encoded
+                if opens:
+                    self._gains.leave(self._fetched, is_first=not samples)
                 samples.append(self.sample(index, occurrence, order.key))
-                if opens and tries and notes.encoded != before:
-                    self._for_others = 0 if self._gained else self._for_others + 1
-        finally:
-            context.leaves_encoded, context.is_for_others, context.modes_for_pillow = opens, False, frozenset()
         return samples
-
-    def _tries(self, *, is_first: bool) -> bool:
-        """True if images of the next sample may stay encoded; says which modes are left to Pillow in any case.
-
-        Some images are converted to another mode, small ones are used one by one: leaving such encoded only costs a
-        second opening.  The longer that is so, the more seldom it is tried.
-        """
-        again = is_first and self._fetched % _TRIED_AGAIN == 0
-        context.modes_for_pillow = frozenset() if again else self._modes_for_pillow
-        every = min(_TRIED_AGAIN, self._for_others // _TRIED)
-        return every == 0 or (is_first and self._fetched % every == 0)
 
     def sample(self, index: Any, occurrence: int = 0, key: Key | None = None) -> Any:
         """Returns one sample of the dataset."""
-        draws = None
-        if self._seeded:
-            draws = SeededDraws(seed_of(key, index, occurrence)) if key is not None else nullcontext()
         try:
             with context.making(index, occurrence, key):
-                if draws is None:
+                if not self._seeded:
                     return self._sample_of(index)
-                with draws:
+                with SeededDraws(seed_of(key, index, occurrence)) if key is not None else nullcontext():
                     context.note_seed()
                     return self._sample_of(index)
         except Exception as error:
@@ -212,16 +188,8 @@ class SampleFetcher(_MapDatasetFetcher):
             _decode_what_is_held(living)
             _decode_what_nobody_used(living)
             _take_pixels_that_are_there(living)
-            self._note_gain(sources)
+            self._gains.note(sources)
         return sample
-
-    def _note_gain(self, sources: Sequence[EncodedSource]) -> None:
-        self._gained = not all(source.is_for_others for source in sources)
-        others = [source for source in sources if source.mode != "RGB"]
-        for source in others:
-            self._in_vain[source.mode] = self._in_vain.get(source.mode, 0) + 1 if source.is_for_others else 0
-        if others:
-            self._modes_for_pillow = frozenset(mode for mode, count in list(self._in_vain.items()) if count >= _TRIED)
 
     # ---- again, without leaving images encoded
 

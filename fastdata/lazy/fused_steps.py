@@ -80,7 +80,7 @@ class Fused:
         self._may_wait_with_pixels = self._may_wait and not plan.augments and is_last and not self._rest
         changes = plan.augments or plan.output is Output.NUMPY
         self._pixels = np.array if changes else np.asarray  # a copy if pixels are changed in place
-        self._only_stores = not (plan.ops or plan.augments or plan.output is Output.NUMPY)
+        self._only_stores = not (plan.ops or plan.augments) and plan.output not in (Output.NUMPY, Output.PIL)
         is_random = plan.draws or any(isinstance(each, Fused) and each.draws for each in self._rest)
         self.draws: bool = is_random and not self._follows
         self._own = threading.local()
@@ -103,17 +103,15 @@ class Fused:
     def _made_of(self, image: Any, draw: Draw) -> Any:
         """Applies the known run to an RGB image of Pillow's."""
         context.notes.fused += len(self._plan.fused)
-        plan, has_pixels = self._plan, not hasattr(image, "pending_through")
-        if has_pixels and self._may_wait_with_pixels:
+        plan = self._plan
+        if not hasattr(image, "pending_through") and (self._may_wait_with_pixels or self._only_stores):
             image = pillow.apply_view(image, self._view(image.size, draw)[0]) if plan.ops else image
             pixels = np.asarray(image)
             height, width = pixels.shape[:2]
-            if height * width <= _SMALL_PX or context.decodes_at_once:
+            if not self._may_wait_with_pixels or height * width <= _SMALL_PX or context.decodes_at_once:
                 return self._of_class(self._stored(pixels))
             source, whole = EncodedSource.of_pixels(pixels), View.whole(width, height)
             return pending(Undecoded(source, whole, self._levels, plan.tensor_class, channels_last=plan.channels_last))
-        if has_pixels and self._only_stores and plan.output is not Output.PIL:
-            return self._of_class(self._stored(np.asarray(image)))
         view, draw = self._view(image.size, draw)
         if self._may_wait or (plan.output is Output.PIL and not (plan.augments or plan.later)):
             return self._seen_through(image, view, draw)
