@@ -24,7 +24,7 @@ from fastdata.errors import PipelineError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion, FetchedBatch
 from fastdata.lazy.fetch import REPORTED, SampleFetcher
-from fastdata.lazy.find import copy_with_fused_transforms, find_transforms
+from fastdata.lazy.find import FindTransforms, copy_with_fused_transforms, find_transforms
 from fastdata.lazy.places import FusedTransforms
 from fastdata.lazy.stream_fetch import StreamFetcher
 from fastdata.loaders import create_backend
@@ -74,9 +74,9 @@ class Samples:
         return bool(self.route.fused)
 
     @property
-    def find_transforms(self) -> _FindTransforms:
+    def find_transforms(self) -> FindTransforms:
         """The search for the transforms of a dataset that are to be fused."""
-        return _FindTransforms(self.arguments.dataset, self.route.found, follow=self.arguments.draws == "torch")
+        return FindTransforms(self.arguments.dataset, self.route.found, follow=self.arguments.draws == "torch")
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:
@@ -154,24 +154,6 @@ class Samples:
                 batch = data.batch if report is not None else data
                 warn_if_images(self.arguments, self.route, self.findings.happened, batch)
         return data.batch if isinstance(data, ReportedBatch) else data
-
-
-class _FindTransforms:
-    """Finds the transforms of a dataset that are to be fused: those that the route has found, if it is its dataset.
-
-    A forked process has the same objects; what is sent to a spawned one leaves them behind.
-    """
-
-    def __init__(self, dataset: Any, found: FusedTransforms | None, *, follow: bool) -> None:
-        self._dataset, self._found, self._follow = dataset, found, follow
-
-    def __call__(self, dataset: Any) -> FusedTransforms:
-        if self._found is not None and dataset is self._dataset:
-            return self._found
-        return find_transforms(dataset, follow=self._follow)
-
-    def __reduce__(self) -> Any:
-        return partial(_FindTransforms, follow=self._follow), (None, None)
 
 
 def map_style(loader: Any, orders: Any, samples: Samples) -> LoaderView:

@@ -53,9 +53,7 @@ class Route:
         plan: the views and transforms of the images; None where the dataset's own code makes samples.
         reason: reason in words: why the dataset's own code is used, or why the fused prefix ended where it did.
         advice: change that would avoid the dataset's own code, where that is used; else None.
-        fused: plans of the fused transforms, by their places in the dataset.
-        found: the fused transforms themselves; of this dataset object, not of a copy in another process.
-        fused_parts: places in `fused` that are steps of a longer transform, which as a whole cannot be fused.
+        found: the fused transforms of the dataset's own code; of this dataset object, not of a copy in another process.
         in_threads: the dataset's code runs in decode threads instead of worker processes.
         left_to_torch: why torch and Pillow make the samples, and no image stays encoded; None if they do not.
     """
@@ -64,11 +62,14 @@ class Route:
     plan: Plan | None = None
     reason: str
     advice: str | None = None
-    fused: Mapping[str, Plan] = field(default_factory=dict)
     found: FusedTransforms | None = field(default=None, compare=False, repr=False)
-    fused_parts: frozenset[str] = frozenset()
     in_threads: bool = False
     left_to_torch: str | None = None
+
+    @property
+    def fused(self) -> Mapping[str, Plan]:
+        """Plans of the fused transforms, by their places in the dataset."""
+        return self.found.plans if self.found is not None else {}
 
     @property
     def is_image_pipeline(self) -> bool:
@@ -99,13 +100,11 @@ def _found(loader: LoaderArguments, left: str | None) -> Route:
     if route.plan is not None:
         return route
     found = find_transforms(loader.dataset, follow=loader.draws == "torch")
-    fused = found.plans
-    if not fused or native_problem() is not None:  # asked last, since it imports Pillow
+    if not found.plans or native_problem() is not None:  # asked last, since it imports Pillow
         return route
     if route.advice in (ADVICE_SOURCE, ADVICE_FIRST_STEP):  # the image pipeline would gain little more
         route = replace(route, advice=None)
-    in_threads = _goes_to_threads(loader, fused)
-    return replace(route, fused=fused, found=found, fused_parts=frozenset(found.parts), in_threads=in_threads)
+    return replace(route, found=found, in_threads=_goes_to_threads(loader, found.plans))
 
 
 def _pipeline_route(loader: LoaderArguments) -> Route:

@@ -166,7 +166,7 @@ _CROP_FIRST = (
 
 def _saves_steps(route: Route) -> bool:
     """True if a fused transform crops, resizes, flips or augments: conversions to tensors alone save little."""
-    return any(plan.ops or plan.augments or plan.saves_behind for plan in route.fused.values())
+    return any(plan.saves_steps for plan in route.fused.values())
 
 
 def _shares(route: Route) -> str:
@@ -192,7 +192,8 @@ def _only_transformed(loader: LoaderArguments, route: Route, happened: Happened)
 def _decoded_and_transformed(decoded: str, loader: LoaderArguments, route: Route, happened: Happened) -> Verdict:
     plain = "; ".join(sorted(happened.plain))
     touches = 2 * happened.touched >= happened.samples > 0
-    some = plain or touches or route.fused_parts or any(plan.unfused for plan in route.fused.values())
+    has_parts = route.found is not None and bool(route.found.parts)
+    some = plain or touches or has_parts or any(plan.unfused for plan in route.fused.values())
     rest = f"; some calls were left to the transform: {plain}" if plain else ""
     rest += "; your code works on pixels itself, too" if touches else ""
     known = "their known steps" if isinstance(loader.dataset, IterableDataset) else "conversions to tensors"

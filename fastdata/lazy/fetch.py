@@ -156,7 +156,8 @@ class SampleFetcher(_MapDatasetFetcher):
             with context.making(index, occurrence, order.key, samples=max(1, len(wanted))):
                 return getitems(order.indices)  # type: ignore[no-any-return]
         context.note_batch(order.samples())
-        samples, opens = [], context.opens_encoded
+        samples: list[Any] = []
+        opens = context.opens_encoded
         with context.having(leaves_encoded=opens, is_for_others=False, modes_for_pillow=frozenset()):
             for index, occurrence in order.samples():
                 if opens:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dis
 import inspect
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -31,6 +30,7 @@ from fastdata.transforms.known import holds_only_known, is_known_transform
 from fastdata.views.plan import Plan
 
 __all__ = [
+    "FindTransforms",
     "copy_with_fused_transforms",
     "find_transforms",
     "is_safe_in_threads",
@@ -60,6 +60,30 @@ def find_transforms(dataset: Any, *, follow: bool = False) -> FusedTransforms:
     search.replaced(dataset, "", 0)
     several_views = len(search.plans) > 1 or search.in_callable
     return FusedTransforms(search.plans, search.parts, search.swaps, several_views, search.fused)
+
+
+class FindTransforms:
+    """Finds the transforms of a dataset that are to be fused, or takes those that were found in it before.
+
+    A forked process has the same objects; what is sent to a spawned one leaves them behind.
+
+    Args:
+        dataset: the dataset that was searched.
+        found: what was found; None if it was not searched.
+        follow: see `find_transforms`.
+    """
+
+    def __init__(self, dataset: Any, found: FusedTransforms | None, *, follow: bool) -> None:
+        self._dataset, self._found, self._follow = dataset, found, follow
+
+    def __call__(self, dataset: Any) -> FusedTransforms:
+        """Returns the fused transforms of a dataset."""
+        if self._found is not None and dataset is self._dataset:
+            return self._found
+        return find_transforms(dataset, follow=self._follow)
+
+    def __reduce__(self) -> Any:
+        return partial(FindTransforms, follow=self._follow), (None, None)
 
 
 def copy_with_fused_transforms(dataset: Any) -> Any:
@@ -138,7 +162,7 @@ class _Search:
         self.has_image_transforms |= cls.__module__.startswith(_OF_IMAGES)
         if callable(value) and is_known_transform(value):
             plan = plan_of(value, follow=self._follow)
-            if plan is not None and (plan.fused or not _hold_known_steps(plan.left)):
+            if plan is not None and (plan.fused or not self._find_inside(plan, place, depth)):
                 place = place or cls.__name__
                 place = f"{place} ({len(self.plans)})" if place in self.plans else place
                 self.plans[place] = plan
@@ -160,6 +184,16 @@ class _Search:
             return self._object(value, place, depth)
         finally:
             self._in_users_callable -= is_called
+
+    def _find_inside(self, plan: Plan, place: str, depth: int) -> bool:
+        """Searches a plan's steps that cannot be fused; True if they hold others that can: then each is by itself."""
+        before, left = len(self.plans), set(map(id, plan.left))
+        self._in_transform += 1
+        for number, step in enumerate(plan.unfused):
+            if id(step) in left:
+                self.replaced(step, f"{place}.transforms[{number}]" if place else f"transforms[{number}]", depth + 2)
+        self._in_transform -= 1
+        return len(self.plans) > before
 
     def _container(self, value: Any, place: str, depth: int) -> Any:
         if len(value) > _MOST_ITEMS:
@@ -243,14 +277,6 @@ class _Search:
         if other is not value and not self._copies:
             self.swaps.append(Place(holder, key, value, other))
         return other
-
-
-def _hold_known_steps(steps: Sequence[Any]) -> bool:
-    """True if steps that cannot be fused hold others that can, which then are fused one by one."""
-    search = _Search(per_thread=False, copies=False)
-    for step in steps:
-        search.replaced(step, "", 0)
-    return bool(search.plans)
 
 
 @lru_cache(maxsize=4096)

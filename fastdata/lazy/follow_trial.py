@@ -34,14 +34,14 @@ def follows_its_own_code(steps: Sequence[Callable[[Any], Any]], plan: Plan) -> b
     if not plan.draws or plan.following is None:
         return not plan.draws
     known = tuple(steps[: len(plan.fused)])
-    return _agree(_Tried(known, replace(plan, unfused=(), following=None), plan))
+    return _agree(_Tried(known, replace(plan, unfused=(), runs=(), following=None), plan))
 
 
 class _Tried:
     """Steps and their plan, equal to others of the same classes with equal plans, in which all arguments are."""
 
     def __init__(self, steps: tuple[Callable[[Any], Any], ...], arguments: Plan, plan: Plan) -> None:
-        self.steps, self.plan = steps, replace(plan, unfused=())
+        self.steps, self.plan = steps, replace(plan, unfused=(), runs=())
         self._text = f"{arguments!r} {[(type(step).__module__, type(step).__name__) for step in steps]}"
 
     def __eq__(self, other: object) -> bool:

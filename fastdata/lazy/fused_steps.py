@@ -34,9 +34,10 @@ from fastdata.views.philox import Key
 from fastdata.views.plan import Output, Plan, Size
 from fastdata.views.view import View
 
-__all__ = ["Agrees", "Fused", "runs_of"]
+__all__ = ["Fused", "runs_of"]
 
 Agrees: TypeAlias = Callable[[Sequence[Callable[[Any], Any]], Plan], bool]
+Runs: TypeAlias = tuple[tuple[tuple[Callable[[Any], Any], ...], Plan | None], ...]
 
 _MOST_KEYS = 64  # one key per fused transform call in a sample, and per epoch
 _SMALL_PX = 96 * 96  # of an image that has its pixels: making its tensor at once costs less than a description
@@ -50,10 +51,10 @@ class Fused:
 
     Args:
         steps: all steps of the transform.
-        plan: compiled from them; its `unfused` holds the steps that follow.
+        plan: compiled from them; its `runs` are the steps that follow.
         per_thread: it will be called in several threads, so each gets steps of its own.
         is_last: False if what it gives goes to steps that are not its own.
-        agrees: tells if the plan of a run behind the first, which follows its own code's draws, is to be used.
+        agrees: see `runs_of`; for the same steps on tensors.
 
     Attributes:
         draws: True if a fused step is random, and draws by (seed, epoch, sample).
@@ -72,8 +73,7 @@ class Fused:
         self._agrees = agrees
         self._following = plan.following if plan.draws else None
         self._follows = plan.following is not None
-        runs = runs_of(plan.unfused, follow=self._follows, agrees=agrees)
-        self._rest = _segments(runs, per_thread=per_thread)
+        self._rest = _segments(plan.runs, per_thread=per_thread)
         self._levels = Levels.of(plan.normalisation)
         self._may_wait = plan.in_one_pass and plan.output not in (Output.NUMPY, Output.PIL)
         # A float tensor has four times as many bytes as its pixels, so it is made in the memory of its batch.
@@ -167,9 +167,11 @@ class Fused:
             steps = (*self._known, *self._plan.unfused)
             keeps_class = given is torch.Tensor or all(map(has_tensors_arithmetic, steps))  # v1's give plain tensors
             plan = compile_steps(steps, given=given, follow=self._follows).plan if keeps_class else None
-            self._of_tensors[given] = (
-                None if plan is None else Fused(steps, plan, per_thread=self._per_thread, agrees=self._agrees)
-            )
+            if plan is not None:
+                plan = replace(plan, runs=runs_of(plan.unfused, follow=self._follows, agrees=self._agrees))
+                self._of_tensors[given] = Fused(steps, plan, per_thread=self._per_thread, agrees=self._agrees)
+            else:
+                self._of_tensors[given] = None
         return self._of_tensors[given]
 
     def _seen_through(self, image: Any, view: View, draw: Draw) -> Any:
@@ -278,9 +280,7 @@ def _generators() -> Generators:
     return Generators.of_this_process()
 
 
-def runs_of(
-    steps: Sequence[Callable[[Any], Any]], *, follow: bool, agrees: Agrees
-) -> list[tuple[Sequence[Callable[[Any], Any]], Plan | None]]:
+def runs_of(steps: Sequence[Callable[[Any], Any]], *, follow: bool, agrees: Agrees) -> Runs:
     """Splits steps into known runs, each with its plan, and single steps without one, which are called.
 
     Args:
@@ -288,7 +288,7 @@ def runs_of(
         follow: see `compile_steps`.
         agrees: with `follow`, tells if a plan is to be used.
     """
-    runs: list[tuple[Sequence[Callable[[Any], Any]], Plan | None]] = []
+    runs: list[tuple[tuple[Callable[[Any], Any], ...], Plan | None]] = []
     at = 0
     while at < len(steps):
         end = at
@@ -297,13 +297,13 @@ def runs_of(
         plan = compile_steps(steps[at:end], ends_with_pil=True, follow=follow).plan if end > at else None
         if plan is not None and follow and not agrees(steps[at:], plan):
             plan = None
-        run = steps[at : at + 1] if plan is None else steps[at : at + len(plan.fused)]
+        run = tuple(steps[at : at + 1] if plan is None else steps[at : at + len(plan.fused)])
         runs.append((run, None if plan is None else replace(plan, unfused=())))
         at += len(run)
-    return runs
+    return tuple(runs)
 
 
-def _segments(runs: Sequence[tuple[Sequence[Callable[[Any], Any]], Plan | None]], *, per_thread: bool) -> list[Any]:
+def _segments(runs: Runs, *, per_thread: bool) -> list[Any]:
     """Makes what is called, one after the other, for the steps behind the first run."""
     made: list[Any] = []
     for number, (run, plan) in enumerate(runs, start=1):

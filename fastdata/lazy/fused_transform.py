@@ -55,12 +55,8 @@ def _plan_of_steps(steps: Sequence[Callable[[Any], Any]], follow: bool) -> Plan 
         if len(steps) == 1:
             return None
         plan = Plan(unfused=tuple(steps), following=FollowedSteps() if follow else None)
-    runs = runs_of(plan.unfused, follow=follow, agrees=follows_its_own_code)
-    known = [(run, its_plan) for run, its_plan in runs if its_plan is not None]
-    if not (plan.fused or known):
-        return None
-    behind = tuple(step for run, _ in known for step in run)
-    return replace(plan, behind=behind, saves_behind=any(each.ops or each.augments for _, each in known))
+    plan = replace(plan, runs=runs_of(plan.unfused, follow=follow, agrees=follows_its_own_code))
+    return plan if plan.fused or plan.behind else None
 
 
 def fused_transform(transform: Callable[..., Any], *, per_thread: bool, follow: bool = False) -> FusedTransform:

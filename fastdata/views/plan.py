@@ -236,8 +236,8 @@ class Plan:
         augmentations: steps for the whole batch after decoding, on uint8 images.
         float_augmentations: steps after the float arithmetic; on the host in the batch's own memory.
         unfused: callables run per sample on the prefix's result.
-        behind: those of them that are fused in runs of their own, behind others.
-        saves_behind: such a run crops, resizes, flips or augments.
+        runs: these once more, in order: runs of known steps behind others, each with its plan, and single steps
+            without one; empty where nobody asks for them.
         tensor_class: class to view tensors as before those (torchvision's tv_tensors.Image), if any.
         channels_last: in memory a tensor has the channels of a pixel side by side, as torchvision's PILToTensor leaves
             them; what is seen of it are its strides, in steps of the user's own.
@@ -254,8 +254,7 @@ class Plan:
     augmentations: tuple[BatchStep, ...] = ()
     float_augmentations: tuple[EraseStep, ...] = ()
     unfused: tuple[Callable[[Any], Any], ...] = ()
-    behind: tuple[Callable[[Any], Any], ...] = ()
-    saves_behind: bool = False
+    runs: tuple[tuple[tuple[Callable[[Any], Any], ...], Plan | None], ...] = ()
     tensor_class: type[torch.Tensor] | None = None
     channels_last: bool = False
     fused: tuple[str, ...] = ()
@@ -279,10 +278,19 @@ class Plan:
         return size
 
     @property
+    def behind(self) -> tuple[Callable[[Any], Any], ...]:
+        """The steps that are fused behind others."""
+        return tuple(step for steps, plan in self.runs if plan is not None for step in steps)
+
+    @property
     def left(self) -> tuple[Callable[[Any], Any], ...]:
         """The steps that are called as they are."""
-        behind = {id(step) for step in self.behind}
-        return tuple(step for step in self.unfused if id(step) not in behind)
+        return tuple(step for steps, plan in self.runs if plan is None for step in steps) if self.runs else self.unfused
+
+    @property
+    def saves_steps(self) -> bool:
+        """True if it crops, resizes, flips or augments: conversions to tensors alone save little."""
+        return bool(self.ops) or self.augments or any(plan.saves_steps for _, plan in self.runs if plan is not None)
 
     @property
     def all_effects(self) -> tuple[HostStep, ...]:

@@ -16,7 +16,8 @@ from own_tables import Table
 from PIL import Image, ImageFilter
 
 from fastdata import DataLoader
-from fastdata.dataloader import map_style, routes
+from fastdata.dataloader import routes
+from fastdata.lazy import find as search
 from fastdata.lazy.find import find_transforms
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
@@ -156,7 +157,7 @@ def test_a_step_that_is_exchanged_later_is_obeyed(table: Path) -> None:
 def test_transforms_are_searched_for_once_in_an_epoch(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked worker process has what its parent has found; one that is spawned searches by itself."""
     searched = []
-    for module in (routes, map_style):
+    for module in (routes, search):
         monkeypatch.setattr(
             module, "find_transforms", lambda *a, **n: searched.append(a[0]) or find_transforms(*a, **n)
         )
