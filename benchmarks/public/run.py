@@ -3,15 +3,15 @@
 Setup: `adapters.py` builds the datasets and transforms of public programs from checkouts of their repositories, over
 photographs in the layouts they expect (`layouts.py` makes them; masks and boxes are drawn).  Each pipeline runs in a
 process of its own: `fastdata.check` compares the first batches of both loaders, training draws included; then whole
-loaders are made, read and closed in interleaved rounds, with two worker processes and fastdata's own draws.  CPU time
-is that of the whole process tree; memory the largest sum of its processes' own shares (PSS) and of the machine's shared
-memory in a process that makes one pass with one kind of loader.
+loaders are made, read and closed in interleaved rounds, with two worker processes (or as many as `--workers` says) and
+fastdata's own draws.  CPU time is that of the whole process tree; memory the largest sum of its processes' own shares
+(PSS) and of the machine's shared memory in a process that makes one pass with one kind of loader.
 
     python benchmarks/public/run.py PHOTOGRAPHS --sources FOLDER --data FOLDER
     python benchmarks/public/run.py PHOTOGRAPHS --sources FOLDER --data FOLDER --only moco_v2 detr
 
 FOLDER of --sources has a folder for each repository, named OWNER+NAME.
-Result: benchmarks/results/public_pipelines.json.
+Result: benchmarks/results/public_pipelines.json; with other numbers of worker processes public_pipelines_0.json.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fastdata import DataLoader, check
 from fastdata.measuring.record import write_json
 from fastdata.measuring.rounds import Contender, measure, ratios
 
-RESULT = Path(__file__).parents[1] / "results" / "public_pipelines.json"
+RESULTS = Path(__file__).parents[1] / "results"
 WORKERS, COMPARED, LIMIT_S = 2, 5, 600
 
 
@@ -89,7 +89,7 @@ def peak_of(name: str, kind: str, arguments: argparse.Namespace) -> int:
     """The largest memory of one pass, in MB, to be measured in a process of its own."""
     *_, dataset, options = made(name, arguments)
     with Peak() as peak:
-        for _ in KINDS[kind](dataset, num_workers=WORKERS, **options):
+        for _ in KINDS[kind](dataset, num_workers=arguments.workers, **options):
             pass
     return round(peak.megabytes)
 
@@ -98,11 +98,11 @@ def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measures one pipeline in this process."""
     repository, file, make, dataset, options = made(name, arguments)
     count = len(dataset) if hasattr(dataset, "__len__") else arguments.images
-    compared = check(DataLoader(dataset, num_workers=WORKERS, **options), batches=COMPARED)
+    compared = check(DataLoader(dataset, num_workers=arguments.workers, **options), batches=COMPARED)
     verdicts: list[str] = []
 
     def whole_pass(cls: Any) -> Any:
-        loader = cls(dataset, num_workers=WORKERS, **options)
+        loader = cls(dataset, num_workers=arguments.workers, **options)
         yield from loader
         if cls is DataLoader:
             verdicts.append(str(loader.verdict()))
@@ -141,6 +141,7 @@ def main() -> None:
     parser.add_argument("--sources", type=Path, required=True, help="folder with the checkouts, OWNER+NAME")
     parser.add_argument("--data", type=Path, required=True, help="folder for the layouts")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=WORKERS, help="worker processes of the loaders")
     parser.add_argument("--images", type=int, default=800, help="samples of an iterable dataset")
     parser.add_argument("--only", nargs="*", default=None, help="names of pipelines; the results of others are kept")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -158,8 +159,10 @@ def main() -> None:
     import layouts
 
     layouts.prepare(arguments.photographs, arguments.data)
-    keeps = arguments.only is not None and RESULT.is_file()
-    results: dict[str, Any] = json.loads(RESULT.read_text())["results"] if keeps else {}
+    suffix = "" if arguments.workers == WORKERS else f"_{arguments.workers}"
+    result = RESULTS / f"public_pipelines{suffix}.json"
+    keeps = arguments.only is not None and result.is_file()
+    results: dict[str, Any] = json.loads(result.read_text())["results"] if keeps else {}
     command = [sys.executable, *sys.argv]
     for name in [
         each[2].__name__ for each in adapters.PIPELINES if arguments.only is None or each[2].__name__ in arguments.only
@@ -172,9 +175,10 @@ def main() -> None:
         ratio = one["times_better"]["fastdata"]["cpu"]["median"]
         print(f"{name}: {ratio:.2f}, equal: {one['equal']} {one['difference'] or ''} {one['peak_mb']}", flush=True)
         write_json(
-            RESULT,
+            result,
             setup=__doc__.split("Setup: ")[1].split("\n\n")[0].replace("\n", " "),
-            data=f"{sum(1 for path in arguments.photographs.rglob('*') if path.is_file())} photographs",
+            data=f"{sum(1 for path in arguments.photographs.rglob('*') if path.is_file())} photographs, "
+            f"{arguments.workers} worker processes",
             results=results,
         )
 
