@@ -155,7 +155,10 @@ def _array_at(handle: tuple[Any, ...], kind: Any, shape: tuple[int, ...], order:
 
 
 def _stacking_in(writer: BlockWriter, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps torch's function that collates tensors so that plain ones are stacked in a block."""
+    """Wraps torch's function that collates tensors so that plain ones are stacked in a block, or to be sent by value.
+
+    torch's own would stack the smallest in shared memory, of which the training process had to be given a descriptor.
+    """
 
     def lend(size: int) -> Any:
         return writer.lend(size) if size > _MOST_BYTES_BY_VALUE else None
@@ -166,8 +169,11 @@ def _stacking_in(writer: BlockWriter, original: Callable[..., Any]) -> Callable[
         if is_pending(first) and (stacked := stack_pixels(tuple(batch), lend)) is not None:
             return stacked
         size = len(batch) * first.numel() * first.element_size() if type(first) is torch.Tensor else 0
-        if size > _MOST_BYTES_BY_VALUE and all(map(_is_plain, batch)) and (memory := writer.lend(size)) is not None:
-            return torch.stack(batch, 0, out=memory.view(first.dtype).view(len(batch), *first.shape))
+        if size and all(map(_is_plain, batch)):
+            is_sent = size <= _MOST_BYTES_BY_VALUE
+            memory = torch.empty(size, dtype=torch.uint8) if is_sent else writer.lend(size)
+            if memory is not None:
+                return torch.stack(batch, 0, out=memory.view(first.dtype).view(len(batch), *first.shape))
         return original(batch, collate_fn_map=collate_fn_map)
 
     return collate

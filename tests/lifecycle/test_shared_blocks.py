@@ -130,6 +130,51 @@ def test_whatever_a_batch_is_made_of_arrives_as_with_torch(kind: Any, how: str) 
         ours["array"].sum()
 
 
+SMALL = {
+    "labels": lambda number: torch.tensor(number),
+    "pairs": lambda number: torch.tensor([number, -1.5]),
+    "masks": lambda number: torch.tensor([[number > 2]]),
+    "views": lambda number: torch.arange(12).view(3, 4).t()[number % 4 :: 4],
+    "conjugated": lambda number: torch.tensor([1 + 2j * number]).conj(),
+    "of several types": lambda number: torch.tensor(number) if number else torch.tensor(0.5),
+    "of types that do not fit": lambda number: torch.tensor(number + 0.5) if number else torch.tensor(0),
+    "of several lengths": lambda number: torch.zeros(number),
+    "nothing": lambda number: torch.zeros(0, 3),
+    "trained": lambda number: torch.tensor([1.0 + number], requires_grad=True),
+}
+
+
+class Small(Dataset[Any]):
+    """Samples that are small tensors."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return SMALL[self.name](index)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_tensors_are_stacked_as_by_torch(name: str) -> None:
+    def outcome(cls: Any) -> tuple[Any, ...]:
+        try:
+            (batch,) = cls(Small(name), 4, num_workers=1)
+        except (RuntimeError, TypeError) as error:
+            return type(error), str(error).splitlines()[-1]
+        return batch.tolist(), batch.dtype, batch.shape, batch.stride(), batch.is_conj()
+
+    assert outcome(DataLoader) == outcome(torch.utils.data.DataLoader)
+
+
+def test_small_tensors_are_sent_by_value_and_need_no_descriptor() -> None:
+    (labels,) = DataLoader(Small("labels"), 4, num_workers=1)
+    assert not labels.is_shared()
+    assert labels.tolist() == [0, 1, 2, 3]
+
+
 class Numbered(Dataset[Any]):
     """Samples of some size, which may differ from batch to batch."""
 
