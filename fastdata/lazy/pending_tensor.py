@@ -149,7 +149,9 @@ def _standing_for(tensor_class: type[torch.Tensor]) -> type[PendingImage]:
         """See torchvision.tv_tensors.wrap."""
         return tensor.as_subclass(tensor_class)
 
-    names = {"wrap": staticmethod(wrap), "users_class": tensor_class}
+    names = {"wrap": staticmethod(wrap), "users_class": tensor_class, "__repr__": tensor_class.__repr__}
+    if hasattr(tensor_class, "_make_repr"):  # torchvision's, which its __repr__ calls
+        names["_make_repr"] = tensor_class._make_repr
     made: type[PendingImage] = _named(_StandsFor("PendingImage", (PendingImage,), names))
     return made
 

@@ -67,6 +67,7 @@ def holders() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left_running() -> Any:
+    sys.last_type = sys.last_value = sys.last_traceback = None  # pytest's, of a test that failed: it holds iterators
     gc.collect()  # a test that keeps an error also keeps the frames that it came through
     deadline = time.monotonic() + 20
     while decode_threads() and time.monotonic() < deadline:  # of another file's test, on their way to the end
