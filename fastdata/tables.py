@@ -119,6 +119,15 @@ class Windows(NamedTuple):
         columns: Any = (np.empty((count, *shape), dtype) for shape, dtype in _COLUMNS)
         return cls(*columns)
 
+    @classmethod
+    def of(cls, views: Sequence[Sequence[Any]]) -> Windows:
+        """Makes columns of N views, each given by its values in every column."""
+        columns: Any = (
+            np.array([view[at] for view in views], dtype).reshape(-1, *shape)
+            for at, (shape, dtype) in enumerate(_COLUMNS)
+        )
+        return cls(*columns)
+
     def at(self, rows: npt.NDArray[np.intp]) -> Windows:
         """Returns the views of some rows."""
         columns: Any = (column[rows] for column in self)

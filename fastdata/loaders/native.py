@@ -11,7 +11,7 @@ from fastdata.jpeg_index.find import Indexes, open_indexes
 from fastdata.loaders import resample
 from fastdata.loaders.backend import Backend, DecodedSources, Encoded, Fidelity, LoadedFiles, Pixels, SourceBatch
 from fastdata.loaders.per_image import HandBack, by_pillow
-from fastdata.native import BatchLoader, Core, NativeMissing, PassOrder, Pool, Results, Status
+from fastdata.native import BatchLoader, Core, NativeMissing, OneImage, PassOrder, Pool, Results, Status
 from fastdata.system.installed import install_command
 from fastdata.tables import FileBatch, Format
 from fastdata.views.philox import Key
@@ -22,6 +22,7 @@ from fastdata.views.view import View, Views
 __all__ = ["NativeBackend", "NativeFileLoader"]
 
 _PIXELS = Format()
+_one_image = OneImage()
 
 
 class NativeBackend(Backend):
@@ -47,12 +48,21 @@ class NativeBackend(Backend):
         return _exact_core()[0].description
 
     def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
+        if len(images) == 1 and images[0].is_for_core() and type(images[0].data) is bytes:
+            refusal = self._decode_one(images[0].data, views[0], out[0])
+            return [None if refusal is None else by_pillow(images[0], views[0], out[0], refusal)]
         known = [row for row, image in enumerate(images) if image.is_for_core()]
         refusals = self._decode_known(known, images, views, out) if known else {}
         return [
             None if row in refusals and refusals[row] is None else by_pillow(*each, refusals.get(row))
             for row, each in enumerate(zip(images, views, out, strict=True))
         ]
+
+    def _decode_one(self, data: bytes, view: View, out: Pixels) -> Exception | None:
+        """Decodes one image by the core; returns an error that is final, or HandBack."""
+        options = resample.options_for(self._order, self.fidelity)
+        results = _one_image.decode(self._core, data, view.columns(), out, format=_PIXELS, options=options)
+        return _error_of(results, 0)
 
     def _decode_known(
         self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]

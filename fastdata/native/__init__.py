@@ -7,7 +7,7 @@ describe the work to it.  The package works without it: `load` then raises with 
 from __future__ import annotations
 
 from fastdata.native.abi import COp, IndexUse, NativeMissing, OpKind, PassOrder, Status
-from fastdata.native.core import Core, OneView, Pool, available, load
+from fastdata.native.core import Core, OneImage, OneView, Pool, available, load
 from fastdata.native.describe import Geometry, JpegIndexes, Loaded, Options, Results
 from fastdata.native.loaders import ArrayLoader, BatchLoader, FileReader
 
@@ -22,6 +22,7 @@ __all__ = [
     "JpegIndexes",
     "Loaded",
     "NativeMissing",
+    "OneImage",
     "OneView",
     "OpKind",
     "Options",

@@ -26,7 +26,7 @@ from fastdata.native.describe import (
 )
 from fastdata.tables import EffectTable, Format, Windows
 
-__all__ = ["Core", "OneView", "Pool", "available", "load"]
+__all__ = ["Core", "OneImage", "OneView", "Pool", "available", "load"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -76,6 +76,55 @@ class OneView(threading.local):
         if row < -1:
             raise ValueError(f"an image of {size_px[0]} × {size_px[1]} pixels, or its geometry, makes no sense")
         return self._drawn if row < 0 else None
+
+
+class OneImage(threading.local):
+    """Decodes one image at a time, with columns that each thread reuses: new ones take longer than a small image."""
+
+    def __init__(self) -> None:
+        self._data, self._data_bytes, self._out = ctypes.c_char_p(), ctypes.c_int64(), ctypes.c_void_p()
+        self._windows, self._results = Windows.empty(1), Results.empty(1)
+        given = (ctypes.addressof(each) for each in (self._data, self._data_bytes))
+        places = ctypes.addressof(self._out), self._results.statuses.ctypes.data
+        ends = ctypes.addressof(self._results.messages), None, 0, None
+        self._images = CImages(1, None, 0, *given, None, None, windows_to_c(self._windows), *places, *ends)
+
+    def decode(
+        self,
+        core: Core,
+        data: bytes,
+        window: Sequence[Any],
+        out: Pixels,
+        *,
+        format: Format,  # noqa: A002 - the C interface's word
+        options: Options,
+    ) -> Results:
+        """Decodes one image; see `Core.decode`.
+
+        Args:
+            core: the core.
+            data: the encoded bytes.
+            window: the values of one row of `Windows`.
+            out: receives the view's pixels.
+            format: format of the stored pixels.
+            options: options of decoding.
+
+        Returns:
+            The outcome, valid until this thread's next call.
+        """
+        columns: Any = self._windows
+        for column, values in zip(columns, window, strict=True):
+            column[0] = values
+        self._data.value, self._data_bytes.value, self._out.value = data, len(data), out.ctypes.data
+        self._results.statuses[0] = 0
+        core.library.fd_decode(
+            None,
+            ctypes.byref(self._images),
+            ctypes.byref(format_to_c(format)),
+            ctypes.byref(options.to_c()),
+        )
+        self._data.value = None
+        return self._results
 
 
 class Core:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import Any
 
 from fastdata.tables import Windows
 from fastdata.views.resampling import BLACK, Interpolation, Outside, Padding
@@ -72,6 +71,17 @@ class View:
         """True if the window is resized, or flipped where a resize would come."""
         left, top, right, bottom = self.window_px
         return self.resize_px != (right - left, bottom - top) or any(self.window_flips)
+
+    def columns(self) -> tuple[Any, ...]:
+        """The view's values in each of the native core's columns."""
+        return (
+            self.window_px,
+            self.resize_px,
+            self.crop_px,
+            (self.flip_horizontal, self.flip_vertical, *self.window_flips),
+            self.interpolation.value,
+            self.outside.numbers(),
+        )
 
     # ---- further steps: each gives the view that shows what it shows, or None if no view does
 
@@ -159,18 +169,7 @@ class Views:
     @classmethod
     def of(cls, views: Sequence[View]) -> Views:
         """Converts single views to columns."""
-        return cls(
-            Windows(
-                np.array([view.window_px for view in views], np.int32).reshape(-1, 4),
-                np.array([view.resize_px for view in views], np.int32).reshape(-1, 2),
-                np.array([view.crop_px for view in views], np.int32).reshape(-1, 4),
-                np.array(
-                    [(view.flip_horizontal, view.flip_vertical, *view.window_flips) for view in views], np.uint8
-                ).reshape(-1, 4),
-                np.array([view.interpolation.value for view in views], np.int32),
-                np.array([view.outside.numbers() for view in views], np.uint8).reshape(-1, 4),
-            )
-        )
+        return cls(Windows.of([view.columns() for view in views]))
 
     def row(self, number: int) -> View:
         """Returns one sample's view."""
