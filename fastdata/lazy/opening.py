@@ -32,7 +32,7 @@ from fastdata.lazy.library_decoders import (
 )
 from fastdata.lazy.pending_steps import TORCHVISIONS, outside_of, sides_of
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending, stacking_pending
-from fastdata.lazy.pillow_filters import adjusting_hue, filtering
+from fastdata.lazy.pillow_filters import adjusting_hue, blurring, smoothing
 from fastdata.lazy.sample_context import context
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import create_backend
@@ -40,7 +40,14 @@ from fastdata.patches.image_opening import image_opening
 from fastdata.system.switches import is_off
 from fastdata.views.levels import UINT8, Levels
 
-__all__ = ["can_open_encoded", "open_encoded_from_now_on", "open_image", "open_record", "opening_encoded"]
+__all__ = [
+    "can_open_encoded",
+    "open_encoded_from_now_on",
+    "open_image",
+    "open_record",
+    "opening_encoded",
+    "prepare",
+]
 
 _OURS = "leaves_encoded"  # name of the attribute by which our functions in Pillow's place are known
 _CLOCKS_DIFFER_S = 1.0  # tolerance for coarse file timestamps
@@ -84,6 +91,12 @@ def open_encoded_from_now_on(program_began: float) -> None:
     context.leaves_encoded = True
     _this_thread.began = program_began - _CLOCKS_DIFFER_S
     _replacements.install()
+
+
+def prepare() -> None:
+    """Makes what takes the place of the functions, once here and not in every process that is forked."""
+    _replacements.install()
+    _replacements.uninstall()
 
 
 def open_image(source: str | os.PathLike[str] | bytes | BinaryIO) -> Image:
@@ -244,7 +257,8 @@ _replacements = image_opening(
     pillow=PIL.Image,
     open_for=_leaving_encoded,
     expand_for=_expanding_encoded,
-    filter_for=filtering,
+    blur_for=blurring,
+    smooth_for=smoothing,
     hue_for=adjusting_hue,
     conversions_for={
         "to_tensor": partial(_leaving_pending, levels=_float_levels, channels_last=False),

@@ -21,24 +21,33 @@ from fastdata.loaders.pillow_effects import core_agrees
 from fastdata.native import load
 from fastdata.tables import EffectKind, Format
 
-__all__ = ["adjusting_hue", "filtering"]
+__all__ = ["adjusting_hue", "blurring", "smoothing"]
 
 _MOST_RADIUS = 100.0
 _FEWEST_PIXELS = 64 * 64  # below, the call costs more than the filter
 
 
-def filtering(original: Callable[..., Image]) -> Callable[..., Image]:
-    """Wraps PIL.Image.Image.filter, for GaussianBlur and for SMOOTH, with which ImageEnhance sharpens."""
+def blurring(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the method `filter` of PIL.ImageFilter.GaussianBlur, which Pillow calls with the image's `im`."""
 
     @wraps(original)
-    def filter(self: Image, filter: Any) -> Image:  # noqa: A001, A002 - Pillow's names
-        if context.opens_encoded and _is_worth_it(self):
-            radius = filter.radius if type(filter) is ImageFilter.GaussianBlur else None
-            if isinstance(radius, int | float) and 0 < radius < _MOST_RADIUS:
-                return _done(self, EffectKind.BOX_BLUR, radius, self.info)
-            if filter is ImageFilter.SMOOTH or type(filter) is ImageFilter.SMOOTH:
-                return _done(self, EffectKind.SHARPNESS, 0.0, self.info)
-        return original(self, filter)
+    def filter(self: Any, image: Any) -> Any:  # noqa: A001 - Pillow's name
+        radius = self.radius if type(self) is ImageFilter.GaussianBlur else None
+        if isinstance(radius, int | float) and 0 < radius < _MOST_RADIUS and _takes(image):
+            return _done(Image()._new(image), EffectKind.BOX_BLUR, radius).im
+        return original(self, image)
+
+    return filter
+
+
+def smoothing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps that of Pillow's kernels for SMOOTH, with which ImageEnhance sharpens."""
+
+    @wraps(original)
+    def filter(self: Any, image: Any) -> Any:  # noqa: A001 - Pillow's name
+        if type(self) is ImageFilter.SMOOTH and _takes(image):
+            return _done(Image()._new(image), EffectKind.SHARPNESS, 0.0).im
+        return original(self, image)
 
     return filter
 
@@ -48,23 +57,24 @@ def adjusting_hue(original: Callable[..., Image]) -> Callable[..., Image]:
 
     @wraps(original)
     def adjust_hue(img: Image, hue_factor: float) -> Image:
-        if context.opens_encoded and type(hue_factor) is float and -0.5 <= hue_factor <= 0.5 and _is_worth_it(img):
-            return _done(img, EffectKind.HUE, int(hue_factor * 255) & 255, {})
+        if type(hue_factor) is float and -0.5 <= hue_factor <= 0.5 and pillow.is_rgb(img) and _takes(img):
+            return _done(img, EffectKind.HUE, int(hue_factor * 255) & 255)
         return original(img, hue_factor)
 
     return adjust_hue
 
 
-def _is_worth_it(image: Any) -> bool:
-    """True for an RGB image that is not small, if the core has the installed Pillow's pixels."""
-    return pillow.is_rgb(image) and image.width * image.height >= _FEWEST_PIXELS and core_agrees()
+def _takes(image: Any) -> bool:
+    """True while a sample is made, for RGB that is not small, if the core has the installed Pillow's pixels."""
+    if not context.opens_encoded or image.mode != "RGB":
+        return False
+    width, height = image.size
+    return bool(width * height >= _FEWEST_PIXELS) and core_agrees()
 
 
-def _done(image: Image, kind: EffectKind, value: float, info: dict[Any, Any]) -> Image:
-    """Returns a plain image of the pixels after one effect, with a copy of the metadata."""
+def _done(image: Image, kind: EffectKind, value: float) -> Image:
+    """Returns a plain image of the pixels after one effect."""
     effect, pixels = nothing(1, 1), np.array(image)
     effect["kind"], effect["values"][..., 0] = kind, value
     load().convert(pixels, pixels.ctypes.data, Format(), effect)
-    made = pillow.from_pixels(pixels)
-    made.info = info.copy()
-    return made
+    return pillow.from_pixels(pixels)

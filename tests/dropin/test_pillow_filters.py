@@ -19,7 +19,7 @@ from fastdata import DataLoader, ImageFolder
 from fastdata.augment.color import ColorJitter
 from fastdata.lazy.opening import opening_encoded
 
-PILLOWS = Image.Image.filter
+PILLOWS = Image.Image.filter, ImageFilter.BuiltinFilter.filter
 
 
 class TwiceAsWide(ImageFilter.GaussianBlur):
@@ -89,7 +89,9 @@ def test_other_threads_have_pillows_and_everything_is_put_back(monkeypatch: pyte
         other.start()
         other.join()
         assert len(called) == 1
-    assert Image.Image.filter is PILLOWS
+    ImageFilter.GaussianBlur(2).filter(Image.new("RGB", (90, 90)).im)
+    assert len(called) == 2
+    assert (Image.Image.filter, ImageFilter.BuiltinFilter.filter) == PILLOWS
 
 
 class Own:
