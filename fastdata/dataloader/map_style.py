@@ -164,16 +164,24 @@ def map_style(loader: Any, orders: Any, samples: Samples) -> LoaderView:
         orders: the epoch's index batches, or `SampleOrder` of them.
         samples: parts of the loader that make samples.
     """
-    if not samples.defers:
+    if not samples.defers or loader.num_workers == 0:
         return LoaderView(loader, _index_sampler=orders)
-    opening_encoded()  # imported here once, not in every worker process that is forked
+    _prepare()
     begin = _BeginWorker(loader.worker_init_fn, samples.fetcher, samples.find_transforms if samples.fused else None)
     return LoaderView(loader, _index_sampler=orders, worker_init_fn=begin)
 
 
+def _prepare() -> None:
+    """Does here, once, what every worker process that is forked would do again."""
+    if (opening := opening_encoded()) is not None:
+        opening.prepare()
+
+
 def stream(loader: Any) -> LoaderView:
     """A loader of an iterable dataset as torch's iterators read it."""
-    opening_encoded()  # imported here once, not in every worker process that is forked
+    if loader.num_workers == 0:
+        return LoaderView(loader)
+    _prepare()
     return LoaderView(loader, worker_init_fn=_BeginStream(loader.worker_init_fn))
 
 

@@ -29,7 +29,7 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 
 from fastdata.errors import PipelineError
-from fastdata.patches.worker_process import send_errors_of_queues, wrap_excepthook
+from fastdata.patches.worker_process import read_sources, send_errors_of_queues, wrap_excepthook
 
 __all__ = ["Receiver", "TakeCare"]
 
@@ -204,6 +204,7 @@ class TakeCare:
 
     def __init__(self, own: Callable[[int], None] | None) -> None:
         self._own = own
+        read_sources()
         in_main = threading.current_thread() is threading.main_thread()
         self._training = os.getpid()
         self._starter = self._training if in_main else 0  # Linux's signal comes with the end of the thread that forks

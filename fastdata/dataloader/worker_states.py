@@ -101,8 +101,8 @@ class _Noting:
         if dataset is not self._dataset:
             return self._inner(dataset, *arguments)
         resumed, self._resumed = self._resumed, {}  # of the first epoch only
-        is_new = self._last is None or self._last.has_ended
-        self._last = _NotingFetcher(self._worker, self._inner, resumed, is_new, dataset, *arguments)
+        is_first, is_new = self._last is None, self._last is None or self._last.has_ended
+        self._last = _NotingFetcher(self._worker, self._inner, resumed, is_first, is_new, dataset, *arguments)
         return self._last
 
 
@@ -113,6 +113,7 @@ class _NotingFetcher:
         worker: number of the worker process.
         make: makes the other fetcher.
         resumed: state of the worker in a resumed epoch; else {}.
+        is_first: it is the first epoch of this process.
         is_new: no epoch was left before its end, so the dataset's state is meant for the one that begins.
         dataset: the dataset.
         arguments: more for `make`.
@@ -123,6 +124,7 @@ class _NotingFetcher:
         worker: int,
         make: Callable[..., Any],
         resumed: dict[str, Any],
+        is_first: bool,
         is_new: bool,
         dataset: Any,
         *arguments: Any,
@@ -146,6 +148,8 @@ class _NotingFetcher:
             self._stateful.load_state_dict(loaded)
         elif loaded is not None and iterator is dataset and resumed.get("made"):
             load_while_iterated(dataset, loaded)
+        if is_first and iterator is None and self._stateful is None:  # it began as another such process would
+            return
         knows = self._stateful is not None and (is_new or not isinstance(iterator, Generator))
         self._began = {"random": self._last.to_json(), "dataset": self._state() if knows else None}
 

@@ -11,7 +11,7 @@ import builtins
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property, lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -43,8 +43,8 @@ _WRAPPING = ("torch", "torchvision", "typing_extensions")
 _PLUGINS = {"JPEG": "PIL.JpegImagePlugin", "PNG": "PIL.PngImagePlugin"}
 
 
-# By module and class: the functions at their names that were found to be the library's.
-_known: dict[tuple[str, ...], list[Any]] = {}
+# By module: the module, and of it and its classes the attributes, names, and what was found there and is the library's.
+_known: dict[str, tuple[ModuleType, list[tuple[Mapping[str, Any], list[str], list[Any]]]]] = {}
 
 
 def replaced_function() -> str | None:
@@ -53,10 +53,11 @@ def replaced_function() -> str | None:
         return _in_words("builtins.open", builtins.open)
     for name in _imported(len(sys.modules)):
         module = sys.modules.get(name)
-        if isinstance(module, ModuleType) and not getattr(module.__spec__, "_initializing", False):
-            for place, codes in _compiled(name).items():
-                if (found := _replaced_in(module, (name, *place), codes)) is not None:
-                    return found
+        if isinstance(module, ModuleType) and not _is_as_before(name, module):
+            if getattr(module.__spec__, "_initializing", False):
+                continue
+            if (found := _replaced_in(name, module)) is not None:
+                return found
     opened: dict[str, Any] = getattr(sys.modules.get("PIL.Image"), "OPEN", {})
     for kind, plugin in _PLUGINS.items():
         if kind in opened and getattr(opened[kind][0], "__module__", plugin) != plugin:
@@ -70,18 +71,27 @@ def _imported(count: int) -> list[str]:
     return [name for name in list(sys.modules) if name in _MODULES or name.startswith(_PACKAGES)]
 
 
-def _replaced_in(module: ModuleType, place: tuple[str, ...], codes: dict[str, list[CodeType]]) -> str | None:
+def _is_as_before(name: str, module: ModuleType) -> bool:
+    """True if all that a module has was found to be the library's in an earlier call."""
+    before, places = _known.get(name, (None, []))
+    return before is module and all([*map(values.get, names)] == found for values, names, found in places)
+
+
+def _replaced_in(name: str, module: ModuleType) -> str | None:
     """The first replaced function of a module or of a class in it, in words; None if there is none."""
-    owner = _at(module, place[1:])
-    if not isinstance(owner, ModuleType | type):
-        return None
-    found = [*map(vars(owner).get, codes)]
-    if found == _known.get(place):
-        return None
-    for name, each in zip(codes, found, strict=True):
-        if each is not None and not _is_own(each, codes[name]):
-            return _in_words(".".join((*place, name)), each)
-    _known[place] = found
+    places: list[tuple[Mapping[str, Any], list[str], list[Any]]] = []
+    for place, codes in _compiled(name).items():
+        owner = _at(module, place)
+        if not isinstance(owner, ModuleType | type):
+            continue
+        values = vars(owner)
+        for each, own in codes.items():
+            there = values.get(each)
+            if there is not None and not _is_own(there, own):
+                return _in_words(".".join((name, *place, each)), there)
+        names = [*codes, *(inner[-1] for inner in _compiled(name) if inner and inner[:-1] == place)]
+        places.append((values, names, [*map(values.get, names)]))
+    _known[name] = module, places
     return None
 
 

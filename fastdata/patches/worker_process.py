@@ -1,11 +1,16 @@
 """Replaces torch's fetchers, multiprocessing's answer to a failed send, and the excepthook, in a worker process.
 
 Nothing is taken back: the process ends with the epoch, or with its persistent workers.
+
+Where torch has not begun to use a GPU, seeding a worker process notes from where it was called, with the lines of the
+source.  `read_sources` reads them once in the training process, and not in every worker that is forked from it.
 """
 
 from __future__ import annotations
 
+import linecache
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import queues
@@ -16,9 +21,39 @@ import torch
 from torch.utils.data import dataloader
 from torch.utils.data._utils import collate, fetch, worker
 
-__all__ = ["FETCHERS", "replace_fetcher", "replace_stacking", "send_errors_of_queues", "wrap_excepthook"]
+__all__ = [
+    "FETCHERS",
+    "read_sources",
+    "replace_fetcher",
+    "replace_stacking",
+    "send_errors_of_queues",
+    "wrap_excepthook",
+]
 
 FETCHERS = ("_MapDatasetFetcher", "_IterableDatasetFetcher")
+
+_SEEDING = (
+    "multiprocessing.context",
+    "multiprocessing.popen_fork",
+    "multiprocessing.process",
+    "torch._compile",
+    "torch._dynamo.eval_frame",
+    "torch.cuda",
+    "torch.cuda.random",
+    "torch.mtia",
+    "torch.random",
+    "torch.utils.data._utils.worker",
+    "torch.utils.data.dataloader",
+    "torch.xpu",
+    "torch.xpu.random",
+)  # modules whose functions are under way while torch's worker loop seeds its generators, above the caller of this
+
+
+def read_sources() -> None:
+    """Has Python keep the lines of code that seeding a worker process looks up."""
+    for module in filter(None, map(sys.modules.get, _SEEDING)):
+        linecache.getlines(module.__file__ or "")
+    traceback.format_stack()
 
 
 def replace_fetcher(name: str, replacement_for: Callable[[Any], Any]) -> None:
