@@ -353,7 +353,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
             context.notes.whole += 1
             if for_pillow:
                 context.notes.note_handed()
-        return decode_source(self._source, self._seen)
+        return decode_source(self._source, self._seen, for_pillow=for_pillow)
 
     def _get_pixels(self) -> Any:
         if self._pixels is None and self._seen is not None:

@@ -31,7 +31,9 @@ _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xae\x42\x60\x82"}
 _PNG_MODES = {0: "L", 2: "RGB", 6: "RGBA"}  # by PNG colour type; others have palettes, or may be transparent
 _HEAD_BYTES = 4096  # holds the headers of most files; other files are read whole
 _MPO = b"MPF\0"  # a JPEG that holds several images
-_SMALL_PX = 160 * 160  # up to here a header, a view and a decoding of its own cost what native decoding saves
+# Below, a header, a view and a decoding of its own cost what native decoding saves.
+_SMALL_JPEG_PX = 160 * 160
+_SMALL_PNG_PX, _SMALL_PNG_FOR_PILLOW_PX = 64 * 64, 96 * 96  # libdeflate is much faster than zlib
 
 
 class EncodedSource:
@@ -121,10 +123,16 @@ class EncodedSource:
         """True if leaving it encoded has gained nothing over the library that the user's code opens it with."""
         return self.is_in_vain or (self.is_converted and not self.is_in_rgb)
 
-    def note_alone(self, view: View) -> bool:
-        """Notes that a view is decoded by itself; True if that gains nothing, for a small one, or as a tensor."""
-        is_small = self.header is not None and self.header.width * self.header.height <= _SMALL_PX
-        is_in_vain = is_small or (self.only_core and self.shows_nearly_all(view))
+    def note_alone(self, view: View, *, for_pillow: bool) -> bool:
+        """Notes that a view is decoded by itself, also to give Pillow its pixels; True if that gains nothing.
+
+        That is so for small ones, and for whole tensors of torchvision's.
+        """
+        header, small = self.header, _SMALL_JPEG_PX
+        if header is not None and header.kind == "png":
+            small = _SMALL_PNG_FOR_PILLOW_PX if for_pillow else _SMALL_PNG_PX
+        is_in_vain = header is not None and header.width * header.height < small
+        is_in_vain |= self.only_core and self.shows_nearly_all(view)
         self.is_in_vain |= is_in_vain
         return is_in_vain
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -78,7 +78,7 @@ class SampleFetcher(_MapDatasetFetcher):
         self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
     def fetch(self, possibly_batched_index: Any) -> Any:
-        """Returns the collated batch, or an UnfinishedBatch if images are pending or were decoded natively.
+        """Returns the collated batch, or an UnfinishedBatch if images are pending.
 
         Given a `MakeAgain` instead of indices, it returns a MadeAgain.
         """
@@ -87,6 +87,8 @@ class SampleFetcher(_MapDatasetFetcher):
             return self._made_again(given)
         if not isinstance(given, SampleOrder):
             given = SampleOrder(next(self._numbers), given if self.auto_collation else [given])
+        if self._is_for_others(given):
+            return self._made_by_others(given)
         saves_states = self._defers or self._fetched < REPORTED
         # A copy of three generators' states per batch; not made any more if the first batches decoded nothing natively.
         before = GlobalStates.now() if saves_states and not self._seeded else None
@@ -108,12 +110,24 @@ class SampleFetcher(_MapDatasetFetcher):
             return UnfinishedBatch(None, given, notes.counts(len(given.indices)), worker)
         self._fetched += 1
         self._defers |= notes.natively
-        if notes.natively:
+        if notes.left:
             self._keep(given, before)
             return UnfinishedBatch(batch, given, notes.counts(len(given.indices)), worker)
-        if self._fetched <= REPORTED and (notes.opened or notes.others or notes.fused or notes.plain):
+        if self._fetched <= REPORTED and (notes.decoded or notes.opened or notes.others or notes.fused or notes.plain):
             return ReportedBatch(batch, notes.counts(len(given.indices)))
         return batch
+
+    def _is_for_others(self, order: SampleOrder) -> bool:
+        """True if nothing in a batch stays encoded or is fused, and nothing of it need be reported."""
+        gains_nothing = self._fetched >= REPORTED and self._gains.leaves_all(self._fetched)
+        is_plain = order.key is None and not self._seeded and self._on_error == "raise"
+        return gains_nothing and is_plain and self.auto_collation and not context.has_left_some
+
+    def _made_by_others(self, order: SampleOrder) -> Any:
+        """Returns a batch as torch's fetcher would make it."""
+        self._fetched += 1
+        with context.having(leaves_encoded=False):
+            return self.collate_fn(self._samples_of_others(order.indices))
 
     def _batch_of(self, order: SampleOrder, before: GlobalStates | None) -> Any:
         context.fuses_draws = self._fuses_draws
@@ -155,13 +169,16 @@ class SampleFetcher(_MapDatasetFetcher):
             index, occurrence = wanted[0] if wanted else (None, 0)
             with context.making(index, occurrence, order.key, samples=max(1, len(wanted))):
                 return getitems(order.indices)  # type: ignore[no-any-return]
-        context.note_batch(order.samples())
+        wanted = order.samples()
+        context.note_batch(wanted)
         samples: list[Any] = []
-        opens = context.opens_encoded
+        opens, is_plain = context.opens_encoded, order.key is None and not self._seeded
         with context.having(leaves_encoded=opens, is_for_others=False, modes_for_pillow=frozenset()):
-            for index, occurrence in order.samples():
+            for index, occurrence in wanted:
                 if opens:
                     self._gains.leave(self._fetched, is_first=not samples)
+                    if context.is_for_others and is_plain:  # so are all that follow
+                        return samples + self._samples_of_others(each for each, _ in wanted[len(samples) :])
                 samples.append(self.sample(index, occurrence, order.key))
         return samples
 
@@ -175,9 +192,21 @@ class SampleFetcher(_MapDatasetFetcher):
                     context.note_seed()
                     return self._sample_of(index)
         except Exception as error:
-            if counts_as_image_error(error) and hasattr(error, "add_note"):  # since Python 3.11
-                error.add_note(f"while making sample {index} of {type(self.dataset).__name__}")
+            self._add_note(error, index)
             raise
+
+    def _samples_of_others(self, indices: Iterable[Any]) -> list[Any]:
+        """Samples in which no image stays encoded and no transform is fused: they are made as torch makes them."""
+        index = None
+        try:
+            return [self.dataset[index := each] for each in indices]
+        except Exception as error:
+            self._add_note(error, index)
+            raise
+
+    def _add_note(self, error: Exception, index: Any) -> None:
+        if counts_as_image_error(error) and hasattr(error, "add_note"):  # since Python 3.11
+            error.add_note(f"while making sample {index} of {type(self.dataset).__name__}")
 
     def _sample_of(self, index: Any) -> Any:
         pending = context.notes.pending

@@ -326,8 +326,8 @@ def _source_decoder() -> SourceDecoder:
     return decoder
 
 
-def decode_source(source: EncodedSource, view: View) -> Pixels:
-    """Decodes a view as RGB (height, width, 3) into new memory.
+def decode_source(source: EncodedSource, view: View, *, for_pillow: bool = False) -> Pixels:
+    """Decodes a view as RGB (height, width, 3) into new memory, also to give Pillow its pixels.
 
     If another view is decoded or expected, the whole image is decoded once and its pixels are kept.  If this thread's
     code has asked for a view twice, those of each view are kept, too.
@@ -340,7 +340,7 @@ def decode_source(source: EncodedSource, view: View) -> Pixels:
     if is_again and kept is not None:
         return np.array(kept)
     if not source.is_decoded:
-        context.notes.note_alone(source, view, at_once=context.decodes_at_once)
+        context.notes.note_alone(source, view, for_pillow=for_pillow, at_once=context.decodes_at_once)
     if source.pixels is None and source.header is not None:
         if (source.is_seen and not is_again) or source.is_kept or context.several_views:
             source.pixels = _decoded(source, View.whole(source.header.width, source.header.height))

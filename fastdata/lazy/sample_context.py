@@ -88,11 +88,11 @@ class Notes(ImageCounts):
         """True if images were left pending, or decoded by the native core."""
         return self.left > 0 or self.decoded > 0
 
-    def note_alone(self, source: Any, view: Any, *, at_once: bool) -> None:
+    def note_alone(self, source: Any, view: Any, *, for_pillow: bool, at_once: bool) -> None:
         """Counts an image of which a view is decoded by itself, as are all of a stream: `at_once`."""
         self.decoded += 1
         if not at_once:
-            self.in_vain += source.note_alone(view)
+            self.in_vain += source.note_alone(view, for_pillow=for_pillow)
 
 
 class _Having:
