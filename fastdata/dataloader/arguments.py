@@ -72,8 +72,6 @@ OWN_ARGUMENTS = (  # of fastdata's loader, and not of torch's
     "dali",
     "progress",
     "defer",
-    "autotune",
-    "memory_budget",
     "cache",
     "cache_bytes",
 )
@@ -109,8 +107,6 @@ class LoaderArguments:
     decode_on: str
     dali: DaliOptions
     defer: bool
-    autotune: bool
-    memory_budget: int | None
     cache: str | os.PathLike[str] | None
     cache_bytes: int | None
     record_cache: RecordCache | None

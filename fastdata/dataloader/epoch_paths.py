@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from fastdata.dataloader.prepare import pipeline_config
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.stateful import StatefulEpochs
-from fastdata.dataloader.tuning import tuned
 from fastdata.dataloader.verdict import Findings
 from fastdata.dataloader.worker_states import WorkerStates
 from fastdata.device.prefetch import DevicePrefetcher
@@ -39,7 +38,6 @@ class EpochPaths(StatefulEpochs):
     prefetch_factor: int | None
     timeout: float
     progress: bool
-    autotune: bool
     _device: torch.device | None
     _findings: Findings
     _kept_route: Route | None
@@ -91,15 +89,13 @@ class EpochPaths(StatefulEpochs):
             jobs = LiveJobs(self._samples(route), route, resources, record, key, open_resources)
             pipeline = OrderedJobs(jobs, threads=0, depth=1, timeout_s=self.timeout, on_close=jobs.close)
         batches = pipeline if resources.decodes_on_gpu else self._to_device(pipeline)
-        after_batch = tuned(self, self._findings, pipeline, resources) if self.autotune else None
-        return self._epoch(batches, record, pipeline, after_batch)
+        return self._epoch(batches, record, pipeline)
 
     def _epoch(
         self,
         inner: Iterator[tuple[Any, ...]],
         record: EpochRecord,
         pipeline: Closable | None = None,
-        after_batch: Callable[[Any], None] | None = None,
     ) -> EpochIterator:
         return EpochIterator(
             inner,
@@ -109,7 +105,6 @@ class EpochPaths(StatefulEpochs):
             progress=self.progress,
             leaves_out=self.on_error != "raise",
             pipeline=pipeline,
-            after_batch=after_batch,
         )
 
     def _as_workers_see_it(self, route: Route) -> Route:

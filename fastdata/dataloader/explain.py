@@ -42,8 +42,6 @@ _OF_THE_PIPELINE: dict[str, Any] = {
     "augment_on": "host",
     "decode_device": "auto",
     "dali": DaliOptions(),
-    "autotune": False,
-    "memory_budget": None,
     "cache": None,
 }
 
@@ -76,7 +74,6 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         lines["why"] = None if is_told else lines["why"]
         if findings.happened.batches and said.kind == "not accelerated":
             lines["decoding"] = None
-    lines["tuned"] = findings.tuner.told() if findings.tuner is not None else None
     change = said.change if is_told else said.change or route.advice
     advice = [f"to change:  {each}" for each in _advice(loader, route, change)]
     facts = [f"{name + ':':<{_LABEL}}{value}" for name, value in lines.items() if value is not None]
@@ -230,7 +227,7 @@ def _advice(loader: LoaderArguments, route: Route, change: str | None) -> list[s
     if plan is None:
         return [change] if change else []
     changes = []
-    if loader.num_workers == 0 and not loader.autotune:
+    if loader.num_workers == 0:
         changes.append("num_workers='auto' decodes with all CPUs, ahead of the training loop")
     if any(map(has_batch_form, plan.unfused)) and loader.augment_on == "host":
         changes.append(
@@ -321,8 +318,6 @@ def _on_error(loader: LoaderArguments) -> str:
 
 
 def _threads(loader: LoaderArguments, route: Route, findings: Findings) -> str:
-    if loader.num_workers == 0 and loader.autotune:
-        return "as many as there are CPUs to begin with (autotune)"
     if loader.num_workers == 0:
         return "none; decodes in the calling thread (num_workers=0)"
     number, why = loader.num_workers, ""

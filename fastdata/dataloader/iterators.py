@@ -89,10 +89,9 @@ class EpochIterator:
         length: int | None,
         pipeline: Closable | None = None,
         progress: bool = False,
-        after_batch: Callable[[Any], None] | None = None,
         leaves_out: bool = False,
     ) -> None:
-        self._after_batch, self._leaves_out = after_batch, leaves_out
+        self._leaves_out = leaves_out
         self._inner, self._record, self._stats = inner, record, stats
         self._length, self._pipeline = length, pipeline
         self._left_at: float | None = None
@@ -135,8 +134,6 @@ class EpochIterator:
         self._stats.wait_s += self._left_at - came_at
         if self._shown is not None:
             self._shown.update(f"waiting {self._stats.wait_share:.0%}")
-        if self._after_batch is not None:
-            self._after_batch(batch)
         return batch
 
     def _check_not_all_failed(self) -> None:

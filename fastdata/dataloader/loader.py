@@ -37,7 +37,6 @@ from fastdata.dataloader.iterators import (
 )
 from fastdata.dataloader.results import BatchIterator, LoaderStats
 from fastdata.dataloader.routes import Route, find_route
-from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning
 from fastdata.dataloader.verdict import Findings, Verdict, asked_workers, verdict
 from fastdata.dataloader.worker_iterator import MultiProcessIterator
 from fastdata.device.prefetch import check_device
@@ -140,8 +139,6 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
             if `device` is one).
         dali: further choices for that backend.
         progress: show how far an epoch is, and the share of time spent waiting.
-        autotune: change `num_workers` (from "auto" for 0) and `prefetch_factor` while the image pipeline runs.
-        memory_budget: bytes for batches in flight under autotune; None is an eighth of the memory available.
         cache: "ram", or a folder: keep JPEGs there with their coefficients unpacked while they are decoded, a third of
             them in each epoch, and read them from there later, with the same pixels and in less time.  For images
             that the native backend decodes from files or shards, or that a dataset's own code opens in files and that
@@ -204,8 +201,6 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         dali: DaliOptions = DaliOptions(),  # noqa: B008 - frozen
         progress: bool = False,
         defer: bool = True,
-        autotune: bool = False,
-        memory_budget: int | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
@@ -218,7 +213,6 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         check_choice("augment_on", augment_on, AUGMENT_ON)
         check_choice("workers", workers, WORKERS)
         check_choice("defer", defer, (True, False))
-        check_tuning(autotune, memory_budget)
         check_order(dataset, sampler, batch_sampler)
         self.backend, self.fidelity, self.device = backend, fidelity, device
         self.seed, self.on_error = check_seed(seed), on_error
@@ -227,7 +221,6 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
         self._decode_on = check_decode_device(decode_device, backend, self._device)
-        self.autotune, self.memory_budget = autotune, memory_budget
         self.cache, self.cache_bytes, self._record_cache = cache, cache_bytes, open_cache(cache, cache_bytes)
         self._begin_state(is_auto=num_workers == "auto")
         super().__init__(
@@ -317,7 +310,6 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
     def __iter__(self) -> BatchIterator:  # type: ignore[override] # torch's, whose attributes are private
         self._show_to_observers()
         route = self._kept_route or self._route()
-        begin_with_all_cpus(self, route)
         if route.is_image_pipeline:
             return self._iterate_images(route)
         if (ignored := without_effect(self._arguments(), route)) and not self._warned_of_torch_path:

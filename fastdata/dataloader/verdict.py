@@ -18,7 +18,6 @@ from fastdata.errors import NotAccelerated
 from fastdata.lazy.batch_messages import ImageCounts
 from fastdata.lazy.find import looks_like_images
 from fastdata.loaders import native_problem
-from fastdata.pipeline.autotune import Autotuner
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.choose_threads import ThreadChoice
 from fastdata.sources.arrays import ArraySource
@@ -91,21 +90,19 @@ class Findings:
     Attributes:
         choice: the backend that decodes; None before the first iteration.
         happened: counts for the images in batches that the dataset's own code has made.
-        tuner: the autotuner of the number of threads, with `autotune`.
         is_auto: num_workers="auto" was asked for.
         threads: the number of threads that "auto" gives in the image pipeline; None if it was not counted.
     """
 
     choice: BackendChoice | None = None
     happened: Happened = field(default_factory=Happened)
-    tuner: Autotuner | None = None
     is_auto: bool = False
     threads: ThreadChoice | None = None
 
 
 def counts_threads(loader: LoaderArguments, findings: Findings) -> bool:
     """True where the number of threads is measured: num_workers="auto", and nobody has set another number since."""
-    return findings.is_auto and not loader.autotune and loader.num_workers == auto_threads()
+    return findings.is_auto and loader.num_workers == auto_threads()
 
 
 def asked_workers(loader: Any) -> int | str:

@@ -172,8 +172,7 @@ def _about_prefetching(seen: Observation) -> Iterator[Advice]:
         why=f"loading is quick enough ({1e3 * data:.0f} ms per batch, computing takes {1e3 * compute:.0f}), but some "
         f"batches take much longer: with prefetch_factor={deeper} instead of {now} a program of this pace waits "
         f"{1e3 * (after - compute):.0f} ms per step instead of {1e3 * (before - compute):.0f}",
-        change=f"prefetch_factor={deeper}"
-        + (", or autotune=True, which finds the number" if seen.is_ours and "autotune" not in seen.loader else ""),
+        change=f"prefetch_factor={deeper}",
         gain=before / after,
         reach=before / after,
     )

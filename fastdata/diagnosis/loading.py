@@ -143,9 +143,7 @@ def settings_of(loader: Any) -> str:
     parts = [f"batch_size={batch_size}", f"num_workers={loader.num_workers}"]
     if is_ours(loader):
         parts += [f"backend={loader.backend!r}"]
-    parts += [
-        f"{name}=True" for name in ("pin_memory", "persistent_workers", "autotune") if getattr(loader, name, False)
-    ]
+    parts += [f"{name}=True" for name in ("pin_memory", "persistent_workers") if getattr(loader, name, False)]
     return ", ".join(parts)
 
 

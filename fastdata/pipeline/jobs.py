@@ -217,17 +217,8 @@ class _Shared:
 
     def _take(self) -> tuple[_InFlight, Task] | None:
         with self.changed:
-            self.changed.wait_for(lambda: self.queue or self.closing or self._is_spare())
-            if self.closing:
-                return None
-            if self._is_spare():
-                self.threads.remove(threading.current_thread())
-                return None
-            return self.queue.popleft()
-
-    def _is_spare(self) -> bool:
-        """True where there are more threads than wanted, and the calling one may end."""
-        return len(self.threads) > self.wanted
+            self.changed.wait_for(lambda: self.queue or self.closing)
+            return None if self.closing else self.queue.popleft()
 
     def wait_for(self, flight: _InFlight, timeout_s: float | None) -> bool:
         with self.changed:
@@ -311,19 +302,6 @@ class OrderedJobs:
                     continue
         finally:
             self.waited_s += time.perf_counter() - began
-
-    def resize(self, *, threads: int, depth: int) -> None:
-        """Changes the numbers of threads and of jobs in flight, in the consumer's thread; spare threads end by and by.
-
-        Args:
-            threads: at least 1; nothing changes where there were none.
-            depth: jobs in flight.
-        """
-        if self._shared.wanted and not self._exhausted:
-            self._depth = max(1, depth)
-            with self._shared.changed:
-                self._shared.wanted = max(1, threads)
-                self._shared.changed.notify_all()
 
     def close(self) -> None:
         """Cancels all work and joins the threads.  Harmless when repeated."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -28,7 +28,6 @@ from fastdata.views.plan import Plan
 
 __all__ = ["EpochResources", "WholeBatchDecoding"]
 
-_OfThreads: TypeAlias = tuple[FileLoader | None, NativeArrayLoader | None, FileReader | None]
 _TRIED_FIRST, _TRIED = 16, 1024  # samples for which effects are drawn to see which kinds occur
 
 
@@ -112,12 +111,14 @@ class EpochResources:
         self.batch_effects = decoding.effects
         self._by_file = config.fills_batch and plan.in_one_pass and has_file_ranges(config.source)
         self._memory = BatchMemory()
-        self._opened: dict[int, _OfThreads] = {}  # by the number of threads
-        self._cache_turn: int | None = None  # of the epoch
-        self.file_loader, self.array_loader, self.file_reader = self._of_threads(config)
+        options: Any = {"format": self.batch_format.native, "threads": config.threads}
+        by_array = config.fills_batch and config.arrays is not None
+        self.file_loader = self._file_loader(**options) if self._by_file else None
+        self.array_loader = NativeArrayLoader(plan, config.key, **options) if by_array else None
+        self.file_reader = self._reader()
 
-    def _reader(self, config: PipelineConfig) -> FileReader | None:
-        core = native.available() if self.batch_decoder is not None and self._by_file else None
+    def _reader(self) -> FileReader | None:
+        config, core = self.config, native.available() if self.batch_decoder is not None and self._by_file else None
         if core is None:
             return None
         pool = Pool(core, config.threads) if config.threads else None
@@ -125,44 +126,20 @@ class EpochResources:
             core, pool, Options(pass_order=PassOrder.HORIZONTAL_FIRST, max_file_bytes=limits.MAX_ENCODED_BYTES)
         )
 
-    def _file_loader(self, config: PipelineConfig, plan: Plan, key: Key, **options: Any) -> FileLoader | None:
-        loader = config.backend.file_loader(plan, key, **options)
+    def _file_loader(self, **options: Any) -> FileLoader | None:
+        config = self.config
+        loader = config.backend.file_loader(config.plan, config.key, **options)
         if config.cache is None or not getattr(loader, "reads_records", False):
             return loader
         assert loader is not None
-        if self._cache_turn is None:
-            self._cache_turn = config.cache.begin_epoch()
-        return CachedFiles(loader, config.cache, self._cache_turn)
-
-    def _of_threads(self, config: PipelineConfig) -> _OfThreads:
-        """Loaders and reader with a fixed number of the core's threads; opened once for each, kept to the end."""
-        if config.threads not in self._opened:
-            given: Any = (config.plan, config.key)
-            options: Any = {"format": self.batch_format.native, "threads": config.threads}
-            by_array = config.fills_batch and config.arrays is not None
-            self._opened[config.threads] = (
-                self._file_loader(config, *given, **options) if self._by_file else None,
-                NativeArrayLoader(*given, **options) if by_array else None,
-                self._reader(config),
-            )
-        return self._opened[config.threads]
-
-    def use_threads(self, threads: int) -> None:
-        """Sets the number of threads for batches begun from now on; batches under way keep their threads.
-
-        Raises:
-            MemoryError, OSError, RuntimeError: no more threads can be started; nothing has changed.
-        """
-        config = replace(self.config, threads=threads)
-        self.file_loader, self.array_loader, self.file_reader = self._of_threads(config)
-        self.config = config
+        return CachedFiles(loader, config.cache, config.cache.begin_epoch())
 
     def close(self, ended: bool = True) -> None:
         """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
         self._memory.close()
         if self._stop_redirecting is not None:
             self._stop_redirecting()
-        for loader in (loader for of_threads in self._opened.values() for loader in of_threads):
+        for loader in (self.file_loader, self.array_loader, self.file_reader):
             if loader is not None:
                 loader.close(ended)
 

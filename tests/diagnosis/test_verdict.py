@@ -295,14 +295,6 @@ def test_storage_is_not_advised_about_where_the_loader_keeps_up(batch_s: float, 
     assert bool(diagnose(seen).advice) is told
 
 
-def test_a_loader_that_tunes_itself_is_not_told_to() -> None:
-    changes = {"real": stretch(0.05), "waits_at_pace": {2: 0.05, 8: 0.001}}
-    (advice,) = diagnose(observed(**changes)).advice
-    assert "autotune" in advice.change
-    (advice,) = diagnose(observed(**changes, loader="batch_size=32, num_workers=4, autotune=True")).advice
-    assert "autotune" not in advice.change
-
-
 @pytest.mark.parametrize(
     ("facts", "trials", "cause", "said"),
     [

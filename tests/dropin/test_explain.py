@@ -69,11 +69,11 @@ LINES: dict[str, tuple[Callable[[Path], DataLoader[Any]], dict[str, str]]] = {
         },
     ),
     "augmentations on batches": (
-        lambda folder: DataLoader(ImageFolder(folder, AUGMENTED), autotune=True, augment_on="device"),
+        lambda folder: DataLoader(ImageFolder(folder, AUGMENTED), augment_on="device"),
         {
             "fused": "decode → RandomResizedCrop → ToTensor",
             "on batches": "RandAugment → RandomErasing",
-            "threads": "as many as there are CPUs to begin with (autotune)",
+            "threads": "none; decodes in the calling thread (num_workers=0)",
         },
     ),
     "images in memory": (
@@ -102,13 +102,13 @@ LINES: dict[str, tuple[Callable[[Path], DataLoader[Any]], dict[str, str]]] = {
         },
     ),
     "no images": (
-        lambda folder: DataLoader(Numbers(), seed=3, decode_device="cpu", autotune=True),
+        lambda folder: DataLoader(Numbers(), seed=3, decode_device="cpu", backend="pil"),
         {
             "path": "torch's own DataLoader code",
             "decoding": "JPEGs and PNGs that it opens with PIL.Image.open are decoded by the native core when their "
             "pixels are used",
             "seed": "3: decides the order and what worker processes draw, not what the dataset draws in this process",
-            "no effect": "decode_device='cpu', autotune=True",
+            "no effect": "backend='pil', decode_device='cpu'",
         },
     ),
 }
@@ -130,15 +130,6 @@ def test_a_counted_number_of_threads_says_how(folder: Path) -> None:
     assert told.startswith(f"{loader._findings.threads.threads} thread")
     assert told.endswith(f"; {loader._findings.threads.reason}")
     assert line(DataLoader(in_memory(), num_workers="auto"), "threads")[0].endswith(" batches ahead")
-
-
-def test_what_was_tuned_is_told(folder: Path) -> None:
-    loader = DataLoader(ImageFolder(folder, SMALL), 4, num_workers=1, autotune=True)
-    assert line(loader, "tuned") == []
-    list(loader)
-    assert loader._findings.tuner is not None
-    assert line(loader, "threads")[0].startswith(f"{loader.num_workers} thread")
-    assert line(loader, "tuned") == [loader._findings.tuner.told()]
 
 
 def test_explain_says_the_choice_before_the_first_batch_and_the_same_afterwards(folder: Path) -> None:

@@ -92,7 +92,7 @@ def one(rng: Random) -> str:
             on_close=closed.append,
             may_take=(lambda: rng.random() < 0.7) if rng.random() < 0.3 else None,
         )
-        how = rng.choice(["to the end", "to the end", "left", "closed by another thread", "resized"])
+        how = rng.choice(["to the end", "to the end", "left", "closed by another thread"])
         if how == "closed by another thread":
             naps = rng.random() * 0.1
 
@@ -106,8 +106,6 @@ def one(rng: Random) -> str:
         expected = _expected(made, broken)
         with contextlib.suppress(StopIteration):
             for count in range(until):
-                if how == "resized":
-                    iterator.resize(threads=rng.randrange(1, 5), depth=rng.randrange(1, 5))
                 came = _came(iterator)
                 if isinstance(came, PipelineError):
                     assert (timeout_s and "timed out" in str(came)) or (how[0] == "c" and "closed" in str(came)), came
