@@ -78,12 +78,10 @@ EVERYWHERE: dict[str, list[str]] = {
 }
 CUDA_ONLY: dict[str, list[str]] = {
     "AMP fp16": ["--amp", "fp16"],
-    "AMP fp8": ["--amp", "fp8"],
     "cudnn.benchmark off": ["--no-cudnn-benchmark"],
     "TF32 off": ["--no-tf32"],
     "CUDA graphs": ["--compile", "reduce-overhead"],
     "SyncBatchNorm, 2 processes": ["--sync-bn", "-b", "16"],
-    "bfloat16 gradients, 2 processes": ["--comm-hook", "bf16", "-b", "16"],
 }
 
 

@@ -38,7 +38,7 @@ from fastdata.system.cpus import usable_cpus
 from fastdata.train import TrainOptions, fit
 from fastdata.train.searches import find_batch_size
 
-TOLERANCES = {"bf16": 0.15, "fp16": 0.1, "fp8": 0.5, "compile": 0.02}  # of losses against float32's, relative
+TOLERANCES = {"bf16": 0.15, "fp16": 0.1, "compile": 0.02}  # of losses against float32's, relative
 
 
 def environment(row: Row) -> dict[str, Any]:
@@ -149,10 +149,7 @@ def precision(row: Row) -> dict[str, Any]:
         return fit(copy.deepcopy(model), DataLoader(data, 16), options=options).losses
 
     torch.manual_seed(0)
-    conv, dense = (
-        small_resnet(CLASSES),
-        nn.Sequential(nn.Flatten(), nn.Linear(3072, 256), nn.ReLU(), nn.Linear(256, 16)),
-    )
+    conv = small_resnet(CLASSES)
     trials: dict[str, tuple[nn.Module, dict[str, Any]]] = {"bf16": (conv, {"amp": "bf16"})}
     found: dict[str, Any] = {}
     if not row.dry:
@@ -161,10 +158,6 @@ def precision(row: Row) -> dict[str, Any]:
             trials["compile"] = (conv, {"compile": "default"})
         else:
             found["compile"] = "skipped: it needs a C compiler"
-        if torch.cuda.get_device_capability() < (8, 9) or importlib.util.find_spec("torchao") is None:
-            found["fp8"] = "skipped: it needs torchao and compute capability 8.9"
-        else:
-            trials["fp8"] = (dense, {"amp": "fp8"})
     wrong = []
     for name, (model, more) in trials.items():
         try:

@@ -38,7 +38,6 @@ from fastdata.train.checkpoint_files import (
     writing,
 )
 from fastdata.train.ranks import Vote
-from fastdata.train.sharding import local_parts
 from fastdata.train.training import Training
 
 __all__ = ["Checkpointer"]
@@ -260,7 +259,7 @@ class Checkpointer:
 
     def _check_finite(self) -> None:
         """Refuses to save weights that are NaN or inf."""
-        weights = local_parts(self.training.model.parameters())  # buffers may hold infinities on purpose, as masks do
+        weights = self.training.model.parameters()  # buffers may hold infinities on purpose, as masks do
         is_finite = bool(torch.stack([weight.isfinite().all() for weight in weights]).all())  # waits
         if self.training.ranks.largest(not is_finite):
             last = f"; the latest checkpoint without them is {kept[-1].name}" if (kept := self._kept()) else ""

@@ -75,8 +75,7 @@ def make_optimizer(model: nn.Module, options: TrainOptions, *, world_size: int =
         raise OptionError("no parameter of the model requires a gradient; set requires_grad=True for those to train")
     if options.opt == "sgd":
         nesterov = options.momentum > 0
-        fused = not (options.fsdp and world_size > 1)  # torch has no fused SGD for shards
-        optimizer = torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=nesterov, fused=fused)
+        optimizer = torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=nesterov, fused=True)
         if options.amp == "fp16" and options.momentum:  # an overflow in the first update would leave them unwritten
             for parameter in (each for group in groups for each in group["params"]):
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

@@ -19,9 +19,8 @@ Optimizer: TypeAlias = Literal["sgd", "adamw", "lars", "lamb"]
 Schedule: TypeAlias = Literal["cosine", "onecycle", "cyclic", "step", "constant", "plateau"]
 BestIs: TypeAlias = Literal["auto", "smallest", "largest"]
 LrScaling: TypeAlias = Literal["none", "linear", "sqrt"]
-Amp: TypeAlias = Literal["none", "bf16", "fp16", "fp8"]
+Amp: TypeAlias = Literal["none", "bf16", "fp16"]
 CompileMode: TypeAlias = Literal["none", "default", "reduce-overhead", "max-autotune"]
-CommHook: TypeAlias = Literal["none", "fp16", "bf16", "powersgd"]
 Profile: TypeAlias = Literal["none", "steps", "trace", "cprofile"]
 
 
@@ -87,7 +86,7 @@ class TrainOptions:
     base_batch: int = flag(256, "total batch size that lr is meant for, if lr_scaling is used", lies_in=_FROM_1)
 
     # ---- precision and kernels
-    amp: Amp = flag("none", "automatic mixed precision; fp16 uses a GradScaler, fp8 needs torchao", bare="bf16")
+    amp: Amp = flag("none", "automatic mixed precision; fp16 uses a GradScaler", bare="bf16")
     tf32: bool = flag(True, "use TF32 for float32 matrix products and convolutions on GPUs that have it")
     cudnn_benchmark: bool = flag(True, "let cuDNN benchmark its kernels for each input size")
     channels_last: bool = flag(True, "channels_last (NHWC) memory format for images and weights")
@@ -107,12 +106,6 @@ class TrainOptions:
     sync_bn: bool = flag(False, "SyncBatchNorm: compute batch statistics over all processes (CUDA)")
     static_graph: bool = flag(False, "DDP's static_graph: every step uses the same parameters")
     find_unused_parameters: bool = flag(False, "DDP's find_unused_parameters: a step may leave some parameters unused")
-    fsdp: bool = flag(
-        False, "FSDP2 in the place of DDP: weights, gradients and optimiser states are sharded over all processes"
-    )
-    comm_hook: CommHook = flag(
-        "none", "send compressed gradients: half of the bytes, or PowerSGD's matrices after 1,000 updates"
-    )
     timeout_s: float = flag(300.0, "seconds that a process waits for the others before it fails", lies_in=_ABOVE_0)
 
     # ---- seeing
@@ -187,38 +180,15 @@ class TrainOptions:
             "amp='fp16' needs a CUDA device, since float16 overflows easily on others; amp='bf16' works anywhere",
         )
         check(
-            self.amp != "fp8" or (on_cuda and not cuda.is_rocm() and cuda.get_device_capability() >= (8, 9)),
-            "amp='fp8' needs an NVIDIA GPU of compute capability 8.9 or more (Ada, Hopper); amp='bf16' works anywhere",
-        )
-        check(
             not self.sync_bn or on_cuda,
             "sync_bn=True needs a CUDA device: torch's SyncBatchNorm does not support others; leave it out",
         )
-        check(
-            self.comm_hook != "bf16" or on_cuda,
-            "comm_hook='bf16' needs a CUDA device: gloo cannot sum bfloat16; use comm_hook='fp16'",
-        )
 
     def _check_processes(self) -> None:
-        of_ddp = self.static_graph or self.find_unused_parameters or self.comm_hook != "none"
         check(
             not self.static_graph or self.accumulate == 1,
             f"static_graph=True does not work with accumulate={self.accumulate}: with a static graph DDP sums "
             "gradients after every batch; leave one of them out",
-        )
-        check(
-            self.comm_hook != "powersgd" or self.amp != "fp16",
-            "comm_hook='powersgd' does not work with amp='fp16': PowerSGD remembers the gradients of an overflow, "
-            "which the gradient scaler provokes now and then, and all later ones would be NaN; use amp='bf16'",
-        )
-        check(
-            not (self.fsdp and of_ddp),
-            "fsdp=True takes DDP's place: leave out static_graph, find_unused_parameters and comm_hook",
-        )
-        check(
-            not self.fsdp or (self.amp in ("none", "bf16") and self.opt in ("sgd", "adamw")),
-            f"fsdp=True works with amp='none' or 'bf16' and opt='sgd' or 'adamw', not with amp={self.amp!r} and "
-            f"opt={self.opt!r}",
         )
 
     def torch_device(self) -> torch.device:

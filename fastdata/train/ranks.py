@@ -5,12 +5,10 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -18,9 +16,6 @@ import torch.distributed as dist
 
 from fastdata.errors import FastdataError, OptionError, TrainError
 from fastdata.system import cuda, interrupts
-from fastdata.train.peers import RankProcess, ended_ranks, this_process
-from fastdata.train.rendezvous import meet
-from fastdata.train.watch import watching
 
 __all__ = [
     "SHARE_GPU",
@@ -31,14 +26,11 @@ __all__ = [
     "join_ranks",
     "launched_ranks",
     "leave_ranks",
-    "when_left",
 ]
 
 SHARE_GPU = "FASTDATA_RANKS_SHARE_GPU"
 """Environment variable: "1" lets the processes of one machine share its GPUs, with gloo instead of NCCL."""
 
-_GRACE_S = 20.0  # after a process of this machine has ended, and before one that still waits is ended
-_when_left: list[Callable[[], object]] = []
 _LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "gloo", "nccl", "socket")  # in messages
 
 
@@ -49,12 +41,10 @@ class Ranks:
     Attributes:
         rank: number of this process, from 0.
         world_size: number of processes.
-        peers: the process of every rank; empty if they are not known.
     """
 
     rank: int = 0
     world_size: int = 1
-    peers: tuple[RankProcess, ...] = field(default=(), repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -97,18 +87,15 @@ class Ranks:
 
         A process whose own error leaves the block must end (`end_at_once`): the others, which may sit in any
         collective, notice nothing else.  gloo notices a closed connection at once, and a process that hangs after
-        `timeout_s`.  NCCL notices nothing before that time, and this process cannot be interrupted while it waits for
-        the device; so a thread looks after the other processes of this machine, and ends this one with the same
-        message.
+        `timeout_s`; NCCL notices both after that time, and torch then ends the process.
 
         Raises:
             TrainError: another process was lost.
         """
         try:
-            with self._watching():
-                yield
-                if self.world_size > 1 and dist.is_initialized():
-                    self.largest(0)  # else whoever has ended well would be taken for lost by those who save or plot
+            yield
+            if self.world_size > 1 and dist.is_initialized():
+                self.largest(0)  # else whoever has ended well would be taken for lost by those who save or plot
         except RuntimeError as error:
             if (
                 self.world_size == 1
@@ -116,36 +103,11 @@ class Ranks:
                 or not any(sign in str(error).lower() for sign in _LOST)
             ):
                 raise
-            told = str(error).partition("\n")[0]
-            raise TrainError(self._lost_message(self._lost(ended_ranks(self.peers)), told)) from error
-
-    def _watching(self) -> AbstractContextManager[None]:
-        """Ends this process if another one of this machine has ended and it still waits `_GRACE_S` later."""
-        if len(self.peers) < 2:
-            return nullcontext()
-        return watching(partial(ended_ranks, self.peers, patience_s=0.0), self._give_up, grace_s=_GRACE_S)
-
-    def _give_up(self, ended: Sequence[int]) -> None:
-        told = f"this process still waited {_GRACE_S:.0f} s later"
-        end_at_once(f"TrainError: {self._lost_message(self._lost(ended), told)}")
-
-    def _lost_message(self, lost: str, told: str) -> str:
-        return (
-            f"rank {self.rank} of {self.world_size} lost {lost}.  Start again with resume='auto', with any number of "
-            f"processes.  ({told})"
-        )
-
-    def _lost(self, ended: Sequence[int]) -> str:
-        """The lost ranks in words, as far as this machine can tell."""
-        if ended:
-            if len(ended) == 1:
-                return f"rank {ended[0]}, which was killed or failed; see its message"
-            return f"ranks {', '.join(map(str, ended))}, which were killed or failed; see their messages"
-        hosts = {peer.host for peer in self.peers} - {socket.gethostname()}
-        if self.peers and not hosts:
-            return "another rank, which hangs: all still run"
-        elsewhere = f" on {', '.join(sorted(hosts))}" if hosts else ""
-        return f"another rank{elsewhere}, which was killed, failed or hangs; see that rank's message"
+            raise TrainError(
+                f"rank {self.rank} of {self.world_size} lost another rank, which was killed, failed or hangs; see that "
+                "rank's message.  Start again with resume='auto', with any number of processes.  "
+                f"({str(error).partition(chr(10))[0]})"
+            ) from error
 
 
 class Vote:
@@ -177,7 +139,7 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
     Raises:
         OptionError: the device has a number, which would put every process on the same GPU; or the address of rank 0
             is missing.
-        TrainError: another process did not come within `timeout_s`, or was lost.
+        TrainError: another process did not come within the time that torch waits for it, or was lost.
     """
     if launched_ranks().world_size == 1:
         return Ranks()
@@ -192,19 +154,22 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
     by_nccl = number is not None and not shares  # which refuses two processes on one GPU
     backend = "cpu:gloo,cuda:nccl" if by_nccl else "gloo"  # what is on the host waits for no device
     ranks = launched_ranks()
-    store = meet(ranks.rank, ranks.world_size, timeout_s)
-    with ranks.together():
+    try:
         dist.init_process_group(
             backend,
-            store=store,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
             timeout=timedelta(seconds=timeout_s),
             device_id=torch.device("cuda", number) if by_nccl and number is not None else None,
         )
-        peers: list[Any] = [None] * ranks.world_size
-        dist.all_gather_object(peers, this_process())
-    return replace(ranks, peers=tuple(peers))
+    except ValueError as error:  # an environment variable is missing, or is no number
+        raise OptionError(f"WORLD_SIZE={ranks.world_size} is set, but {error}; start with torchrun") from error
+    except RuntimeError as error:
+        first = str(error).partition("\n")[0]
+        raise TrainError(
+            f"rank {ranks.rank} of {ranks.world_size} could not join the others: {first}; see whether one was killed "
+            "or failed, and whether WORLD_SIZE, MASTER_ADDR and MASTER_PORT are the same everywhere; then start all "
+            "ranks again (--timeout-s sets how long they wait)"
+        ) from error
+    return ranks
 
 
 def _gpu_of(local_rank: int, shares: bool) -> int:
@@ -240,19 +205,12 @@ def end_at_once(message: str | None = None, *, status: int = 1) -> NoReturn:
     interrupts.exit_at_once(status, message)
 
 
-def when_left(work: Callable[[], object]) -> None:
-    """Has a function called when this process leaves its group."""
-    _when_left.append(work)
-
-
 def leave_ranks() -> None:
     """Leaves the process group, if there is one; call it when training has ended well.
 
     gloo's threads end with the last reference to the group, and must not outlive the interpreter.
     """
     if dist.is_initialized():
-        while _when_left:
-            _when_left.pop()()
         gc.collect()  # DDP refers to the group
         dist.destroy_process_group()
         gc.collect()

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from fastdata.augment.mix import CutMix, MixUp
@@ -19,12 +18,11 @@ from fastdata.train.optim import make_optimizer
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 from fastdata.train.schedule import Schedule
-from fastdata.train.sharding import gathered, load_optimizer_state, load_weights, local_parts, shard
 from fastdata.train.task import Task, as_pair, classified, count_samples, moved
 
 __all__ = ["Training"]
 
-_AMP_DTYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+_AMP_DTYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Training:
@@ -64,9 +62,6 @@ class Training:
         self.model = place_model(model, options, ranks, self.device)
         self.averaged = copy.deepcopy(self.model) if options.model_ema is not None else None
         self._connected = connect_model(self.model, options, ranks, self.device)
-        self.is_sharded = options.fsdp and ranks.world_size > 1
-        if self.averaged is not None and self.is_sharded:
-            shard(self.averaged, ranks, self.device)
         compiles = options.compile != "none"
         self.forward = torch.compile(self._connected, mode=options.compile) if compiles else self._connected
         own = self.task.optimizer
@@ -157,12 +152,6 @@ class Training:
         if apart and isinstance(self._connected, DistributedDataParallel):
             with self._connected.no_sync():
                 yield
-        elif apart and isinstance(self._connected, FSDPModule):
-            self._connected.set_requires_gradient_sync(False)
-            try:
-                yield
-            finally:
-                self._connected.set_requires_gradient_sync(True)
         else:
             yield
 
@@ -195,8 +184,8 @@ class Training:
         totals, self._totals = self.ranks.sum(self._totals), torch.zeros_like(self._totals)
         self.pending = False
         self.scaler.unscale_(self.optimizer)  # so that clipping sees the true gradients
-        gradients = local_parts(p.grad for p in self.model.parameters() if p.grad is not None)
-        if not exact:  # DDP and FSDP have divided by the number of processes
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if not exact:  # DDP has divided by the number of processes
             # An update of damaged images alone has weight 0, and gradients of 0.
             scale = torch.where(totals[0] > 0, self.ranks.world_size / totals[0], 0.0)
             torch._foreach_mul_(gradients, scale.float())
@@ -215,8 +204,6 @@ class Training:
         options = self.options
         if options.clip_grad_norm is not None or self.scaler.is_enabled():
             norm = torch.nn.utils.get_total_norm(gradients)
-            if self.is_sharded:
-                norm = self.ranks.sum(norm.square()).sqrt()
             self.skipped += ~torch.isfinite(norm)
             if options.clip_grad_norm is not None:
                 torch._foreach_mul_(gradients, torch.clamp(options.clip_grad_norm / (norm + 1e-6), max=1.0))  # as torch
@@ -254,14 +241,11 @@ class Training:
         return self.averaged if self.averaged is not None else self.model
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that `load_state_dict` needs to continue; of a sharded model whole tensors, for rank 0 alone."""
-        weights = {
+        """Everything that `load_state_dict` needs to continue."""
+        return {
             "model": self.model.state_dict(),
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
             "optimizer": self.optimizer.state_dict(),
-        }
-        return {
-            **(gathered(weights, keeps=self.ranks.is_main) if self.is_sharded else weights),
             "schedule": {"place": self.scheduler.place, "own": self.scheduler.own_state(), **self._plan()},
             "scaler": self.scaler.state_dict(),
             "counts": {"epoch": self.epoch, "batch": self.batch, "updates": self.updates},
@@ -280,7 +264,7 @@ class Training:
             )
         self.load_weights(state)
         try:
-            load_optimizer_state(self.optimizer, state["optimizer"])
+            _load_optimizer_state(self.optimizer, state["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise TrainError(f"the checkpoint was saved with another optimiser: {error}") from error
         if state["scaler"]:  # else the checkpoint is of another precision than fp16, and scaling begins anew
@@ -305,9 +289,9 @@ class Training:
     def load_weights(self, state: dict[str, Any]) -> None:
         """Loads only the weights of a checkpoint: the averaged ones if it has them and this run keeps no average."""
         try:
-            load_weights(self.best_weights, state["averaged"] or state["model"])
+            self.best_weights.load_state_dict(state["averaged"] or state["model"])
             if self.averaged is not None:
-                load_weights(self.model, state["model"])
+                self.model.load_state_dict(state["model"])
         except RuntimeError as error:
             told = _first_difference(state["model"], self.model.state_dict())
             raise TrainError(
@@ -322,12 +306,38 @@ def _average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
 
     torch's AveragedModel reads a counter from the device in every update, which makes the host wait.
     """
-    means, values = (local_parts([*each.parameters(), *each.buffers()]) for each in (averaged, model))
+    means, values = ([*each.parameters(), *each.buffers()] for each in (averaged, model))
     floats = [n for n, mean in enumerate(means) if mean.is_floating_point()]
     torch._foreach_lerp_([means[n] for n in floats], [values[n] for n in floats], 1.0 - decay)
     for mean, value in zip(means, values, strict=True):
         if not mean.is_floating_point():
             mean.copy_(value)
+
+
+def _load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Loads an optimiser's state, by the number of the parameter, each value laid out as its parameter is.
+
+    Fused optimisers go through the memory of both, and would pair other values.
+
+    Raises:
+        Exception: it is another optimiser's, as `load_state_dict` raises it.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+
+    def laid_out(number: int, values: dict[str, Any]) -> dict[str, Any]:
+        like = parameters[number] if number < len(parameters) else None
+        return {
+            name: torch.empty_like(like, dtype=value.dtype, device=value.device).copy_(value)
+            if isinstance(value, torch.Tensor)
+            and like is not None
+            and value.shape == like.shape
+            and value.stride() != like.stride()
+            else value
+            for name, value in values.items()
+        }
+
+    by_parameter = {number: laid_out(number, of) for number, of in state["state"].items()}
+    optimizer.load_state_dict({**state, "state": by_parameter})
 
 
 def _first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:

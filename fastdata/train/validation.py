@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from fastdata.errors import TrainError
-from fastdata.train.sharding import gathered_weights
 from fastdata.train.training import Training
 
 __all__ = ["evaluate"]
@@ -42,7 +41,7 @@ def evaluate(
     sums: dict[str, torch.Tensor] = {}  # on the device, in units
     counts: Counter[str] = Counter()  # samples, by metric
     stopped = False
-    with gathered_weights(model), torch.inference_mode():
+    with torch.inference_mode():
         for batch in map(training.checked, loader):
             count = training.count(batch)
             with training.autocast():

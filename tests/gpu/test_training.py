@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import math
 from pathlib import Path
 from typing import Any
@@ -96,16 +95,6 @@ def test_an_overflow_of_fp16_skips_the_update_and_is_counted() -> None:
         training.learn([images, labels])
     assert 1 < int(training.skipped) < 40
     assert not all(torch.equal(value, before[name]) for name, value in weights.items())
-
-
-@pytest.mark.filterwarnings("default")  # torchao's own
-def test_fp8_trains_where_the_device_has_it() -> None:
-    if torch.cuda.get_device_capability() < (8, 9) or importlib.util.find_spec("torchao") is None:
-        pytest.skip("needs compute capability 8.9 and torchao")
-    wide = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 256), nn.ReLU(), nn.Linear(256, 16))
-    found = fit(wide, data(), options=options(amp="fp8", lr=0.01)).losses
-    assert all(map(math.isfinite, found))
-    assert found[-1] < found[0]
 
 
 @pytest.mark.filterwarnings("default")  # the compiler's own

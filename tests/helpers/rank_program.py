@@ -16,12 +16,11 @@ from typing import Any
 
 import torch
 from small_training import CLASSES, plain_model
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 from fastdata import DataLoader, EpochSampler, OptionError, TrainError
-from fastdata.train import TrainOptions, fit, model
+from fastdata.train import TrainOptions, fit
 from fastdata.train.checkpoints import Checkpointer
 from fastdata.train.ranks import Ranks, join_ranks, leave_ranks
 
@@ -65,9 +64,7 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
     val_loader = DataLoader(val, 5, sampler=EpochSampler(val, order="sequential", **shares))
     if what.startswith("lost") and rank == world - 1:
         die_at(what)
-    if what == "powersgd":
-        model.POWERSGD_AFTER = 2
-    trained = odd_model(what, rank) if what.startswith("odd") else plain_model()
+    trained = plain_model()
     result = fit(trained, loader, val_loader, options, ranks=ranks)
     return {
         "asked": train.asked,
@@ -75,48 +72,9 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
         "losses": result.losses,
         "epochs": result.epochs,
         "stopped": result.stopped,
-        "weights": [whole(parameter) for parameter in trained.parameters()],
+        "weights": [parameter.detach() for parameter in trained.parameters()],
         "buffers": {name: buffer.tolist() for name, buffer in trained.named_buffers()},
-        "held": sum(each.to_local().numel() for each in trained.parameters() if isinstance(each, DTensor)),
     }
-
-
-class Odd(torch.nn.Module):
-    """Blocks that have a layer in common, a parameter that is laid out otherwise or has no dimensions, and buffers."""
-
-    def __init__(self, scale: torch.Tensor, buffers: dict[str, torch.Tensor]) -> None:
-        super().__init__()
-        self.first = plain_model()
-        shared = torch.nn.Linear(CLASSES, CLASSES)
-        self.blocks = torch.nn.Sequential(*(Block(shared) for _ in range(3)))
-        self.scale = torch.nn.Parameter(scale)
-        for name, buffer in buffers.items():
-            self.register_buffer(name, buffer)
-
-    def forward(self, images: torch.Tensor) -> Any:
-        return self.blocks(self.first(images)) * self.scale.mean()
-
-
-class Block(torch.nn.Module):
-    def __init__(self, shared: torch.nn.Module) -> None:
-        super().__init__()
-        self.shared, self.own = shared, torch.nn.Linear(CLASSES, CLASSES)
-
-    def forward(self, values: torch.Tensor) -> Any:
-        return values + self.own(self.shared(values))
-
-
-def odd_model(what: str, rank: int) -> Odd:
-    torch.manual_seed(5)
-    strided = torch.full((14,), float(rank))[::2]
-    buffers = {"strided": strided}
-    if "sharded" in what:  # DDP refuses it
-        buffers["expanded"] = torch.full((7, 1), float(rank)).expand(7, 7)
-    return Odd(torch.ones(()) if "number" in what else torch.ones(3, 4).t(), buffers)
-
-
-def whole(parameter: torch.Tensor) -> torch.Tensor:
-    return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
 
 
 class Short:
@@ -207,14 +165,9 @@ if __name__ == "__main__":
         sys.exit()
     torch.set_num_threads(1)  # else two threads at once may find the pool that did not come through the fork
     more: dict[str, Any] = {"resume": "auto"} if what.startswith("resume") else {}
-    more |= {"fsdp": True} if "sharded" in what else {}
     more |= {"device": "cuda", "tf32": False} if "cuda" in what else {}
-    if "averaged" in what:
-        more |= {"model_ema": 0.5, "accumulate": 2, "clip_grad_norm": 0.5, "clip_grad_value": 0.1, "opt": "adamw"}
     if "-" in what:
         more["batch_size"] = int(what.rpartition("-")[2])
-    if what in ("fp16", "powersgd"):
-        more["comm_hook"] = what
     if what.startswith("signalled"):
         more |= {"save_every": 0, "print_freq": 1000}
     status = 0

@@ -220,7 +220,6 @@ def test_threads_start_where_their_life_cycle_is_written() -> None:
         "engines.py",
         "remote.py",
         "ordered_map.py",
-        "watch.py",
     ]
     assert all("any deviation is a bug" in path.read_text() for path in users)
 

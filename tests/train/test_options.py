@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_training import data, options, plain_model
+from small_training import options
 
 from fastdata import OptionError
 from fastdata.terminal.flags import from_flags
-from fastdata.train import TrainOptions, fit
+from fastdata.train import TrainOptions
 from fastdata.train.__main__ import parser
 from fastdata.train.data import DataOptions
 
@@ -28,12 +28,7 @@ from fastdata.train.data import DataOptions
         ({"opt": "adam"}, "opt='adam' is not accepted; use one of sgd, adamw, lars, lamb"),
         ({"opt": "lars", "betas": (0.9, 0.99)}, "betas=.* needs opt='adamw' or 'lamb'; opt='lars'"),
         ({"amp": "fp16"}, "amp='fp16' needs a CUDA device.*amp='bf16' works anywhere"),
-        ({"amp": "fp8"}, "amp='fp8' needs an NVIDIA GPU"),
-        ({"comm_hook": "bf16"}, "needs a CUDA device: gloo"),
-        (
-            {"comm_hook": "powersgd", "amp": "fp16"},
-            "PowerSGD remembers the gradients of an overflow|needs a CUDA device",
-        ),
+        ({"amp": "fp8"}, "amp='fp8' is not accepted; use one of none, bf16, fp16"),
         ({"lr_scheduler": "onecycle", "lr_warmup_epochs": 0.5}, "has its own warm-up"),
         ({"lr_warmup_epochs": 3.0}, "must be less than epochs=1"),
         ({"epochs": 2.5}, r"epochs=2.5 is not of type int \(number of passes over the training data\)"),
@@ -44,9 +39,6 @@ from fastdata.train.data import DataOptions
         ({"betas": (0.9,), "opt": "adamw"}, r"betas=\(0.9,\) is not of type tuple"),
         ({"seed": -1}, "seed=-1"),
         ({"static_graph": True, "accumulate": 2}, "static_graph=True does not work with accumulate=2"),
-        ({"fsdp": True, "static_graph": True}, "fsdp=True takes DDP's place: leave out static_graph"),
-        ({"fsdp": True, "comm_hook": "fp16"}, "fsdp=True takes DDP's place: leave out static_graph"),
-        ({"fsdp": True, "opt": "lamb"}, "fsdp=True works with amp='none' or 'bf16' and opt='sgd' or 'adamw'"),
         ({"resume": "auto"}, "resume='auto' needs output_dir"),
         ({"model_ema": 1.5}, "model_ema=1.5"),
         ({"clip_grad_norm": 0.0}, "default: no clipping"),
@@ -92,9 +84,3 @@ def test_auto_takes_the_accelerator_that_there_is(
     monkeypatch.setattr("torch.accelerator.is_available", lambda: accelerator is not None)
     monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device(accelerator or "cpu"))
     assert TrainOptions().torch_device() == torch.device(taken)
-
-
-def test_shards_of_one_process_are_none_and_it_says_so() -> None:
-    with pytest.warns(UserWarning, match=r"fsdp=True shards nothing in one process: .* torchrun") as told:
-        fit(plain_model(), data(16, 8), options=options(fsdp=True, epochs=1))
-    assert [each.filename for each in told] == [__file__]

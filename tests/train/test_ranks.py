@@ -10,13 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from many_ranks import TOLERANCE, check_like_one, outcomes, results
+from many_ranks import check_like_one, outcomes, results
 from rank_program import COUNT, run
 from warm_python import run_python
-
-from fastdata import OptionError
-from fastdata.train.ranks import Ranks
-from fastdata.train.sharding import shard
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -42,75 +38,12 @@ def test_several_processes_train_like_one_with_the_joint_batch(
     assert sorted(index for rank in ours for index in rank["validated"]) == sorted([*range(COUNT)] * 2)
 
 
-@pytest.mark.parametrize(("hook", "tolerance"), [("fp16", 2e-3), ("powersgd", 0.3)])
-def test_compressed_gradients_train_alike(alone: dict[str, Any], tmp_path: Path, hook: str, tolerance: float) -> None:
-    """Half of the bits change little; matrices of rank 1, from the third update on, more."""
-    ours = results(hook, tmp_path, 2)
-    first, second = (rank["weights"] for rank in ours)
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert ours[0]["losses"] == pytest.approx(alone["losses"], rel=tolerance, abs=tolerance)
-    assert ours[0]["losses"] != alone["losses"]
-    assert ours[0]["losses"][-1] < ours[0]["losses"][0]
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_sharded_weights_train_like_one_process(alone: dict[str, Any], tmp_path: Path, world: int) -> None:
-    """FSDP2, with an uneven last batch, and with 4 processes of which some have fewer batches to validate."""
-    ours = results("sharded", tmp_path, world)
-    check_like_one(ours, alone)
-    total = sum(weight.numel() for weight in alone["weights"])
-    assert sum(rank["held"] for rank in ours) == total
-    assert all(0 < rank["held"] < total for rank in ours)
-
-
-def test_averaged_and_clipped_weights_are_the_same_sharded(tmp_path: Path) -> None:
-    ours, like = (results(what, tmp_path / what, 2) for what in ("sharded, averaged", "averaged"))
-    check_like_one(ours, like[0])
-    name = sorted(path.name for path in (tmp_path / "averaged" / "run").glob("*.pt"))[-1]
-    kept, other = (torch.load(tmp_path / what / "run" / name)["training"] for what in ("sharded, averaged", "averaged"))
-    for part in ("model", "averaged"):
-        assert kept[part].keys() == other[part].keys()
-        assert all(torch.allclose(kept[part][key], other[part][key], **TOLERANCE) for key in kept[part])
-    assert kept["optimizer"]["state"].keys() == other["optimizer"]["state"].keys()
-
-
-def test_blocks_with_a_layer_in_common_and_odd_strides_are_sharded(tmp_path: Path) -> None:
-    ours, like = (results(what, tmp_path / what, 2) for what in ("odd, sharded", "odd"))
-    check_like_one(ours, like[0])
-    for rank in (*ours, *like):  # those of rank 0, whatever their strides
-        assert rank["buffers"]["strided"] == [0.0] * 7
-    assert [rank["buffers"]["expanded"] for rank in ours] == [[[0.0] * 7] * 7] * 2
-
-
-def test_a_parameter_that_cannot_be_sharded_is_named(tmp_path: Path) -> None:
-    for status, errors in outcomes("odd number, sharded", tmp_path, 2):
-        assert status == 1
-        assert "OptionError: fsdp=True cannot shard scale, a number; make it a parameter of the shape (1,)" in errors
-
-
-def test_sharding_without_nccl_is_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gloo would read the device's memory as the host's: https://github.com/pytorch/pytorch/issues/152645."""
-    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda: "cpu:gloo,cuda:gloo")
-    with pytest.raises(OptionError, match=r"fsdp=True needs a GPU for each process: .*FASTDATA_RANKS_SHARE_GPU=1"):
-        shard(torch.nn.Linear(2, 2), Ranks(rank=0, world_size=2), torch.device("cuda"))
-
-
-@pytest.mark.parametrize(("first", "then"), [("sharded", "resume"), ("together", "resume, sharded")])
-def test_checkpoints_fit_sharded_or_not_and_any_number_of_processes(
-    alone: dict[str, Any], tmp_path: Path, first: str, then: str
-) -> None:
-    results(first, tmp_path, 2)
-    for path in sorted((tmp_path / "run").glob("checkpoint-*.pt"))[3:]:
-        path.unlink()
-    check_like_one(results(then, tmp_path, 4), alone)
-
-
 def test_a_killed_process_stops_the_others_and_the_run_resumes_with_another_number(
     alone: dict[str, Any], tmp_path: Path
 ) -> None:
     (first, errors), (second, _) = outcomes("killed", tmp_path, 2)
     assert (first, second) == (1, -9)
-    assert "TrainError: rank 0 of 2 lost rank 1, which was killed or failed; see its message" in errors
+    assert "TrainError: rank 0 of 2 lost another rank, which was killed, failed or hangs" in errors
     assert "resume='auto'" in errors
     saved = sorted((tmp_path / "run").glob("checkpoint-*.pt"))
     assert int(saved[-1].stem[-8:]) == 3
