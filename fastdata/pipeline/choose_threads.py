@@ -17,9 +17,9 @@ from fastdata.sources.protocol import ImageSource, some_indices
 from fastdata.system.io_wait import WaitingTime
 from fastdata.views.philox import Key
 
-__all__ = ["ThreadChoice", "choose_threads"]
+__all__ = ["MOST_PER_CPU", "ThreadChoice", "choose_threads"]
 
-_MOST_PER_CPU = 4  # where files come slowly
+MOST_PER_CPU = 4  # where files come slowly
 _KEY = Key(seed=0, epoch=0)
 _SAMPLES = 8
 _BUDGET_S = 0.2  # for reading, and again for making samples; one is enough
@@ -37,7 +37,7 @@ def choose_threads(config: PipelineConfig, *, cpus: int) -> ThreadChoice:
     """Reads samples spread over the source, and makes them; takes CPUs × (1 + time waited / CPU time) of one.
 
     That is how many threads keep all CPUs busy (B. Goetz, Java Concurrency in Practice, 8.2); never fewer than there
-    are CPUs, and at most `_MOST_PER_CPU` times as many.  Samples that cannot be read or made are left out.
+    are CPUs, and at most `MOST_PER_CPU` times as many.  Samples that cannot be read or made are left out.
 
     Args:
         config: configuration of the epoch.
@@ -53,7 +53,7 @@ def choose_threads(config: PipelineConfig, *, cpus: int) -> ThreadChoice:
     if not (reading.wall_s and making.wall_s):
         return ThreadChoice(cpus, "as many as CPUs: no sample tried could be made")
     waits_s, work_s = reading.typical_s, making.typical_cpu_s
-    threads = min(_MOST_PER_CPU * cpus, max(cpus, round(cpus * (1 + waits_s / max(work_s, 1e-6)))))
+    threads = min(MOST_PER_CPU * cpus, max(cpus, round(cpus * (1 + waits_s / max(work_s, 1e-6)))))
     reason = (
         f"for {cpus} CPUs: reading an image waits {1e3 * waits_s:.2f} ms for storage, making the sample takes "
         f"{1e3 * work_s:.2f} ms of CPU time ({len(reading.wall_s)} of your samples)"
