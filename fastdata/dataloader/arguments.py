@@ -32,12 +32,10 @@ __all__ = [
     "AUGMENT_ON",
     "DRAWS",
     "DECODE_DEVICES",
-    "WORKERS",
     "AugmentOn",
     "DecodeDevice",
     "Draws",
     "LoaderArguments",
-    "Workers",
     "check_choice",
     "check_dali",
     "check_decode_device",
@@ -53,8 +51,6 @@ DecodeDevice: TypeAlias = Literal["auto", "cpu", "mixed"]
 DECODE_DEVICES: tuple[DecodeDevice, ...] = ("auto", "cpu", "mixed")
 AugmentOn: TypeAlias = Literal["host", "device"]
 AUGMENT_ON: tuple[AugmentOn, ...] = ("host", "device")
-Workers: TypeAlias = Literal["auto", "processes", "threads"]
-WORKERS: tuple[Workers, ...] = ("auto", "processes", "threads")
 Draws: TypeAlias = Literal["sample", "torch"]
 DRAWS: tuple[Draws, ...] = ("sample", "torch")
 
@@ -66,7 +62,6 @@ OWN_ARGUMENTS = (  # of fastdata's loader, and not of torch's
     "on_error",
     "memory_format",
     "augment_on",
-    "workers",
     "draws",
     "decode_device",
     "dali",
@@ -101,7 +96,6 @@ class LoaderArguments:
     on_error: OnError
     memory_format: torch.memory_format
     augment_on: AugmentOn
-    workers: Workers
     draws: Draws
     decode_device: DecodeDevice
     decode_on: str
@@ -145,7 +139,7 @@ def check_choice(name: str, value: object, accepted: tuple[Any, ...]) -> None:
         raise OptionError(f"{name}={value!r} is not accepted; use one of {', '.join(map(repr, accepted))}")
 
 
-def check_draws(draws: object, *, workers: Workers, augment_on: AugmentOn) -> Draws:
+def check_draws(draws: object, *, augment_on: AugmentOn) -> Draws:
     """Returns who draws for random transforms; None is FASTDATA_DRAWS of the environment, or "sample".
 
     Raises:
@@ -155,15 +149,10 @@ def check_draws(draws: object, *, workers: Workers, augment_on: AugmentOn) -> Dr
     if draws is None:
         name, asked = "FASTDATA_DRAWS", os.environ.get("FASTDATA_DRAWS") or "sample"
     check_choice(name, asked, DRAWS)
-    if draws is None and asked == "torch" and (workers == "threads" or augment_on == "device"):
-        given = f"workers={workers!r}" if workers == "threads" else f"augment_on={augment_on!r}"
-        warnings.warn(f"FASTDATA_DRAWS=torch has no effect on a loader with {given}", stacklevel=users_level())
+    if draws is None and asked == "torch" and augment_on == "device":
+        told = f"FASTDATA_DRAWS=torch has no effect on a loader with augment_on={augment_on!r}"
+        warnings.warn(told, stacklevel=users_level())
         return "sample"
-    if asked == "torch" and workers == "threads":
-        raise OptionError(
-            "draws='torch' follows torch's worker processes, which workers='threads' does not have; leave one of "
-            "them out"
-        )
     if asked == "torch" and augment_on == "device":
         raise OptionError(
             "augment_on='device' draws for whole batches, draws='torch' for samples; leave one of them out"

@@ -12,7 +12,7 @@ import torch
 from fastdata.dataloader.arguments import LoaderArguments, may_pin
 from fastdata.dataloader.iterators import Closable, EpochIterator, Numbered
 from fastdata.dataloader.live import LiveJobs
-from fastdata.dataloader.map_style import Samples, open_in_threads
+from fastdata.dataloader.map_style import Samples
 from fastdata.dataloader.prepare import pipeline_config
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route
@@ -59,14 +59,6 @@ class EpochPaths(StatefulEpochs):
         inner: Any = super().__iter__()  # type: ignore[misc] # that of `_get_iterator`
         ahead = self.num_workers == 0 and self._device is not None and self._device.type != "cpu"
         return self._epoch(self._to_device(Numbered(inner, ahead=ahead)), inner.record)
-
-    def _iterate_in_threads(self, route: Route) -> EpochIterator:
-        record = self.begin_epoch(by_torchs_code=False)
-        assert record.batches is not None
-        self._view_seed(record.batches, self._draw_base_seed())
-        record.restore_globals()
-        pipeline = open_in_threads(self._samples(route), record, timeout_s=self.timeout)
-        return self._epoch(self._to_device(pipeline), record, pipeline)
 
     def _iterate_images(self, route: Route) -> EpochIterator:
         if self.num_workers:

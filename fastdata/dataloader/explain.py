@@ -25,7 +25,6 @@ from fastdata.sources.protocol import file_ranges, some_indices
 from fastdata.sources.recognise import has_file_ranges
 from fastdata.system.files import read_at
 from fastdata.terminal.wrap import wrapped
-from fastdata.transforms.augmentations import has_batch_form
 from fastdata.transforms.known import name_of
 from fastdata.views.header import UNPACKED_MAGIC
 from fastdata.views.philox import Key
@@ -83,10 +82,10 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
 
 def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findings) -> dict[str, str | None]:
     seed = None
-    if loader.seed is not None and not route.in_threads:
+    if loader.seed is not None:
         seed = f"{loader.seed}: decides the order and what worker processes draw"
         seed += "" if loader.num_workers else ", not what the dataset draws in this process"
-    code = "the dataset's own code in decode threads" if route.in_threads else "torch's own DataLoader code"
+    code = "torch's own DataLoader code"
     return {
         "path": f"{code}, with fused transforms" if route.fused else code,
         "why": f"it is not for the image pipeline: {route.reason}" if route.fused else route.reason,
@@ -108,9 +107,6 @@ def _names_of_fused(plan: Plan) -> str:
 def _workers(loader: LoaderArguments, route: Route) -> str:
     """Describes the threads or worker processes that make samples, and those that decode."""
     count = loader.num_workers
-    if route.in_threads:
-        why = "as asked" if loader.workers == "threads" else "since this dataset is safe in threads"
-        return f"{_count(count, 'thread', 's')} of this process make samples and decode, {why}; no worker process"
     if count == 0:
         return "none: samples are made and decoded in the calling thread (num_workers=0)"
     made = f"{_count(count, 'worker process', 'es')} run the dataset's code"
@@ -149,7 +145,6 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
         "source": _source(loader, route),
         "fused": " → ".join(([] if _in_memory(route) else ["decode"]) + _fused(plan)),
         "on batches": _on_batches(decoding, plan, choice),
-        "per sample": " → ".join(map(name_of, plan.unfused)) or "nothing",
         "why": route.reason,
         "output": _output(loader, route, plan),
         "backend": f"none: {IN_MEMORY}" if _in_memory(route) else f"{choice.backend.name}: {choice.reason}",
@@ -229,10 +224,6 @@ def _advice(loader: LoaderArguments, route: Route, change: str | None) -> list[s
     changes = []
     if loader.num_workers == 0:
         changes.append("num_workers='auto' decodes with all CPUs, ahead of the training loop")
-    if any(map(has_batch_form, plan.unfused)) and loader.augment_on == "host":
-        changes.append(
-            "augment_on='device' applies the augmentations to whole batches, if no step per sample comes before them"
-        )
     return changes
 
 

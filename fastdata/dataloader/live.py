@@ -20,6 +20,7 @@ from fastdata.pipeline.jobs import Job
 from fastdata.pipeline.resources import EpochResources
 from fastdata.sources.protocol import ImageSource, NotASource
 from fastdata.sources.recognise import has_target_transform, makes_samples, recognise
+from fastdata.sources.samples import samples_of
 from fastdata.transforms.settings import TransformSnapshot
 from fastdata.views.philox import Key
 
@@ -105,7 +106,7 @@ class LiveJobs:
         """Completion of batches made by the dataset's own code, and the fetcher of their samples."""
         if self._own_code is None:
             samples = self._samples
-            fetcher = SampleFetcher(samples.arguments.dataset, True, samples.collate_fn, False)
+            fetcher = SampleFetcher(samples_of(samples.arguments.dataset), True, samples.collate_fn, False)
             completion = samples.completion(self._record, lambda _, request: fetcher.fetch(request))
             self._own_code = completion, fetcher
         return self._own_code

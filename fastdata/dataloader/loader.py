@@ -16,12 +16,10 @@ from torch.utils.data import Dataset, Sampler
 from fastdata.dataloader.arguments import (
     AUGMENT_ON,
     OWN_ARGUMENTS,
-    WORKERS,
     AugmentOn,
     DecodeDevice,
     Draws,
     LoaderArguments,
-    Workers,
     check_choice,
     check_dali,
     check_decode_device,
@@ -123,10 +121,6 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
             of torchvision on PIL images; "device" does them on whole batches where those are delivered, with
             torchvision's arithmetic for tensors, or where DALI decodes, by its operators.  Either draws by
             (seed, epoch, sample).
-        workers: workers that run code if `num_workers` > 0: "processes", as in torch, "threads" of this process, for
-            code that several threads may run at once, or "auto": processes for all code of the user's (datasets, steps
-            that cannot be fused, target_transform, collate_fn), threads for the datasets and transforms of torchvision,
-            timm and fastdata.
         draws: "sample" draws the numbers of random transforms by (seed, epoch, sample), so that they do not depend on
             the number of workers, and a resumed epoch repeats them; "torch" takes the numbers that the transforms' own
             code would draw with torch's DataLoader: after the same `torch.manual_seed`, and with as many workers,
@@ -195,7 +189,6 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         on_error: OnError = "raise",
         memory_format: torch.memory_format = torch.contiguous_format,
         augment_on: AugmentOn = "host",
-        workers: Workers = "auto",
         draws: Draws | None = None,
         decode_device: DecodeDevice = "auto",
         dali: DaliOptions = DaliOptions(),  # noqa: B008 - frozen
@@ -211,13 +204,12 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         check_choice("on_error", on_error, ON_ERROR)
         check_choice("memory_format", memory_format, _MEMORY_FORMATS)
         check_choice("augment_on", augment_on, AUGMENT_ON)
-        check_choice("workers", workers, WORKERS)
         check_choice("defer", defer, (True, False))
         check_order(dataset, sampler, batch_sampler)
         self.backend, self.fidelity, self.device = backend, fidelity, device
         self.seed, self.on_error = check_seed(seed), on_error
-        self.memory_format, self.progress, self.workers, self.defer = memory_format, progress, workers, defer
-        self.draws = check_draws(draws, workers=workers, augment_on=augment_on)
+        self.memory_format, self.progress, self.defer = memory_format, progress, defer
+        self.draws = check_draws(draws, augment_on=augment_on)
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
         self._decode_on = check_decode_device(decode_device, backend, self._device)
@@ -283,8 +275,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         if route.is_image_pipeline:
             how = f"image pipeline, num_workers={self.num_workers} (threads), backend={self._backend_name()!r}"
         elif route.fused:
-            kind = "threads" if route.in_threads else "processes"
-            how = f"fused transforms ({', '.join(route.fused)}), num_workers={self.num_workers} ({kind})"
+            how = f"fused transforms ({', '.join(route.fused)}), num_workers={self.num_workers} (processes)"
         else:
             how = f"torch's own path ({route.reason}), num_workers={self.num_workers} (processes)"
         return f"{type(self).__name__}({type(self.dataset).__name__}, batch_size={batches}; {how})"
@@ -315,8 +306,6 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         if (ignored := without_effect(self._arguments(), route)) and not self._warned_of_torch_path:
             self._warned_of_torch_path = True
             warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=users_level())
-        if route.in_threads:
-            return self._iterate_in_threads(route)
         self._route_now = route
         if self._device is None and not self.progress:
             return super().__iter__()

@@ -22,21 +22,20 @@ from fastdata.dataloader.verdict import Findings, warn_if_images
 from fastdata.dataloader.worker_states import LoaderView
 from fastdata.errors import PipelineError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
-from fastdata.lazy.complete import CompletedBatch, Completion, FetchedBatch
+from fastdata.lazy.complete import CompletedBatch, Completion
 from fastdata.lazy.fetch import REPORTED, SampleFetcher
-from fastdata.lazy.find import FindTransforms, copy_with_fused_transforms, find_transforms
+from fastdata.lazy.find import FindTransforms, find_transforms
 from fastdata.lazy.places import FusedTransforms
 from fastdata.lazy.stream_fetch import StreamFetcher
 from fastdata.loaders import create_backend
-from fastdata.patches.random_functions import redirect_draws
 from fastdata.patches.worker_process import replace_fetcher
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import OnError
-from fastdata.pipeline.jobs import FailedJob, OrderedJobs
+from fastdata.pipeline.jobs import FailedJob
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
-__all__ = ["AskWorker", "Orders", "Samples", "WorkerJobs", "map_style", "open_in_threads", "opening_encoded", "stream"]
+__all__ = ["AskWorker", "Orders", "Samples", "WorkerJobs", "map_style", "opening_encoded", "stream"]
 
 
 class Samples:
@@ -76,7 +75,7 @@ class Samples:
     @property
     def find_transforms(self) -> FindTransforms:
         """The search for the transforms of a dataset that are to be fused."""
-        return FindTransforms(self.arguments.dataset, self.route.found, follow=self.arguments.draws == "torch")
+        return FindTransforms(self.route.dataset, self.route.found, follow=self.arguments.draws == "torch")
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:
@@ -164,11 +163,12 @@ def map_style(loader: Any, orders: Any, samples: Samples) -> LoaderView:
         orders: the epoch's index batches, or `SampleOrder` of them.
         samples: parts of the loader that make samples.
     """
+    view = LoaderView(loader, dataset=samples.route.dataset, _index_sampler=orders)
     if not samples.defers or loader.num_workers == 0:
-        return LoaderView(loader, _index_sampler=orders)
+        return view
     _prepare()
     begin = _BeginWorker(loader.worker_init_fn, samples.fetcher, samples.find_transforms if samples.fused else None)
-    return LoaderView(loader, _index_sampler=orders, worker_init_fn=begin)
+    return LoaderView(view, worker_init_fn=begin)
 
 
 def _prepare() -> None:
@@ -265,33 +265,6 @@ def opening_encoded() -> Any:
     from fastdata.lazy import opening as module
 
     return module if module.can_open_encoded() else None
-
-
-def open_in_threads(samples: Samples, record: EpochRecord, *, timeout_s: float) -> OrderedJobs:
-    """Yields (number, batch, None) of an epoch whose samples are made in decode threads; its `close` stops it.
-
-    Args:
-        samples: parts of the loader that make samples.
-        record: record of the epoch.
-        timeout_s: longest wait for one batch; 0 waits for ever.
-    """
-    dataset = copy_with_fused_transforms(samples.arguments.dataset)
-    parts = dataset, True, samples.collate_fn, False
-    fetcher = samples.fetcher(*parts, seeded=True)
-    completion = samples.completion(record, lambda _, request: fetcher.fetch(request))
-    stop_redirecting = redirect_draws()
-
-    def close(ended: bool) -> None:
-        stop_redirecting()
-        completion.close(ended)
-
-    return OrderedJobs(
-        (FetchedBatch(completion, fetcher, order) for order in Orders(samples, record)),
-        threads=samples.arguments.num_workers,
-        depth=samples.depth,
-        timeout_s=timeout_s,
-        on_close=close,
-    )
 
 
 class WorkerJobs:

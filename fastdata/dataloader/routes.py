@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
-from fastdata.lazy.find import find_transforms, is_safe_in_threads
+from fastdata.lazy.find import find_transforms
 from fastdata.lazy.follow_trial import follows_its_own_code
 from fastdata.lazy.places import FusedTransforms
 from fastdata.loaders import native_problem
@@ -19,6 +19,7 @@ from fastdata.pipeline.collate import is_known_collation, stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ADVICE_SOURCE, ImageSource, NotASource
 from fastdata.sources.recognise import has_target_transform, makes_samples, recognise
+from fastdata.sources.samples import samples_of
 from fastdata.transforms.augmentations import has_batch_form
 from fastdata.transforms.compile import ADVICE_FIRST_STEP, compile_transform, flatten
 from fastdata.transforms.known import name_of
@@ -54,7 +55,7 @@ class Route:
         reason: reason in words: why the dataset's own code is used, or why the fused prefix ended where it did.
         advice: change that would avoid the dataset's own code, where that is used; else None.
         found: the fused transforms of the dataset's own code; of this dataset object, not of a copy in another process.
-        in_threads: the dataset's code runs in decode threads instead of worker processes.
+        dataset: what makes the samples, where that is the dataset's own code.
         left_to_torch: why torch and Pillow make the samples, and no image stays encoded; None if they do not.
     """
 
@@ -63,7 +64,7 @@ class Route:
     reason: str
     advice: str | None = None
     found: FusedTransforms | None = field(default=None, compare=False, repr=False)
-    in_threads: bool = False
+    dataset: Any = field(default=None, compare=False, repr=False)
     left_to_torch: str | None = None
 
     @property
@@ -79,13 +80,15 @@ class Route:
     @property
     def by_torchs_code(self) -> bool:
         """True where torch's iterators make the batches and `num_workers` counts worker processes."""
-        return not (self.is_image_pipeline or self.in_threads)
+        return not self.is_image_pipeline
 
 
 def find_route(loader: LoaderArguments) -> Route:
     """Decides the route of a loader from its arguments, and from the functions of other libraries as they are now."""
     left = replaced_function() if may_defer(loader) else LEFT_TO_TORCH
-    return replace(_found(loader, left), left_to_torch=left)
+    route = _found(loader, left)
+    dataset = route.dataset if route.dataset is not None else loader.dataset
+    return replace(route, dataset=dataset, left_to_torch=left)
 
 
 def _found(loader: LoaderArguments, left: str | None) -> Route:
@@ -99,12 +102,13 @@ def _found(loader: LoaderArguments, left: str | None) -> Route:
     route = _pipeline_route(loader)
     if route.plan is not None:
         return route
-    found = find_transforms(loader.dataset, follow=loader.draws == "torch")
+    route = replace(route, dataset=samples_of(loader.dataset))
+    found = find_transforms(route.dataset, follow=loader.draws == "torch")
     if not found.plans or native_problem() is not None:  # asked last, since it imports Pillow
         return route
     if route.advice in (ADVICE_SOURCE, ADVICE_FIRST_STEP):  # the image pipeline would gain little more
         route = replace(route, advice=None)
-    return replace(route, found=found, in_threads=_goes_to_threads(loader, found.plans))
+    return replace(route, found=found)
 
 
 def _pipeline_route(loader: LoaderArguments) -> Route:
@@ -131,7 +135,7 @@ def _pipeline_route(loader: LoaderArguments) -> Route:
         )
     if isinstance(source, ArraySource) and not (route := _array_route(loader, source, plan, compiled.reason)).plan:
         return route
-    if loader.workers != "threads" and (code := _users_code(loader, source, plan, compiled.reason)):
+    if code := _users_code(loader, source, plan, compiled.reason):
         where = "in worker processes" if loader.num_workers else "for one sample after the other"
         advice = None
         if any(map(has_batch_form, plan.unfused)) and loader.augment_on == "host":
@@ -162,11 +166,8 @@ def _not_followed(loader: LoaderArguments, source: ImageSource, plan: Plan) -> s
 def _users_code(loader: LoaderArguments, source: ImageSource, plan: Plan, reason: str) -> str | None:
     """Code that would be called for each sample or batch and is not known to be pure, in words; None for none.
 
-    None also for a dataset whose class has no `__getitem__`: it offers encoded bytes and targets (sources/protocol.py),
-    for which threads ask, and they call its transforms and the collate function as well.
+    That a source reads encoded bytes and targets in several threads is what its protocol says (sources/protocol.py).
     """
-    if not makes_samples(loader.dataset):
-        return None
     if plan.unfused:
         return reason
     if not is_known_collation(loader.collate_fn):
@@ -211,10 +212,6 @@ def _array_route(loader: LoaderArguments, source: ArraySource, plan: Plan, reaso
 
 def _asks_for_processes(loader: LoaderArguments) -> tuple[str, str | None] | None:
     """The argument that asks for worker processes, which the image pipeline lacks, and what to change; None if none."""
-    if loader.workers == "processes" and loader.num_workers > 0:
-        return "workers='processes' asks for worker processes", "leave it out: the image pipeline uses threads"
-    if loader.workers == "threads":
-        return None
     if loader.num_workers > 0 and not _only_seeds(loader.worker_init_fn):
         return (
             "worker_init_fn runs in worker processes, which the image pipeline does not have",
@@ -234,21 +231,3 @@ def _only_seeds(function: Any) -> bool:
         function = function.func
     name = getattr(function, "__module__", ""), getattr(function, "__name__", "")
     return function is None or name in _SEEDING
-
-
-def _goes_to_threads(loader: LoaderArguments, fused: Mapping[str, Plan]) -> bool:
-    """True if decode threads make the samples: `num_workers` is above 0, and `workers="threads"` or all of this holds.
-
-    No argument asks for processes or for torch's draws, the dataset is known to be safe in threads, the collate
-    function is known, and the transforms are fused to their ends.
-    """
-    if loader.num_workers == 0 or loader.workers == "processes" or loader.draws == "torch":
-        return False
-    if loader.workers == "threads":
-        return True
-    return (
-        _asks_for_processes(loader) is None
-        and is_safe_in_threads(loader.dataset)
-        and is_known_collation(loader.collate_fn)
-        and not any(plan.unfused for plan in fused.values())
-    )

@@ -117,10 +117,10 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> Verdic
     if route.plan is not None:
         what = "in memory are made into batches" if isinstance(route.source, ArraySource) else "are decoded"
         reason = f"images {what} by the image pipeline; {_share(route.plan)}"
-        return Verdict("partly accelerated" if route.plan.unfused else "accelerated", reason)
+        return Verdict("accelerated", reason)
     if _is_torchs(loader, route):
         return Verdict("not accelerated", _why_torchs(route), _change(loader, route, findings.happened))
-    if findings.happened.batches or route.in_threads:
+    if findings.happened.batches:
         return _by_what_happened(loader, route, findings.happened)
     could = f", with the dataset's own transforms ({_shares(route)})" if route.fused else f" ({route.reason})"
     reason = f"JPEGs and PNGs opened with PIL.Image.open are decoded natively{could}"
@@ -129,10 +129,6 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> Verdic
 
 def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened) -> Verdict:
     """The verdict for a dataset's own code, by what it did in the first batches."""
-    if route.in_threads and not happened.batches:
-        steps = route.fused.values()
-        reason = f"images are decoded natively, in threads, with the dataset's own transforms ({_shares(route)})"
-        return Verdict("partly accelerated" if any(plan.unfused for plan in steps) else "accelerated", reason)
     if not happened.gains:
         return Verdict("not accelerated", _no_images(loader, happened), _change(loader, route, happened))
     if happened.opened > _NEARLY_ALL * happened.decoded or not happened.decoded or happened.is_in_vain:

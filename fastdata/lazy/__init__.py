@@ -22,6 +22,5 @@ How one sample travels, if its dataset's code is the user's (dataloader/routes.p
 Fallbacks: an image that cannot stay encoded (another format, a mode, a file without a path) is opened by Pillow.
 Any use of a pending tensor other than its shape, arithmetic with constants and stacking decodes it.  If an image in a
 batch cannot be decoded, or its file has changed, the batch is made again by the process that made it, from the same
-random states, with nothing left encoded: so the user's own `try` meets the error.  `pure_code.py` reads the source of
-the user's functions, and proves of some that they only call known transforms.
+random states, with nothing left encoded: so the user's own `try` meets the error.
 """

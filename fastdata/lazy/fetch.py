@@ -12,7 +12,6 @@ import itertools
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -27,17 +26,16 @@ from fastdata.lazy.fill import decode_source
 from fastdata.lazy.gains import Gains
 from fastdata.lazy.image_errors import concerns_an_image, counts_as_image_error
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, real, stacks_pending, stands_in
-from fastdata.lazy.sample_context import Notes, context, seed_of, still_pending
+from fastdata.lazy.sample_context import Notes, context, still_pending
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
 from fastdata.loaders.per_image import asking_pillow
 from fastdata.order.random_states import GlobalStates
-from fastdata.patches.random_functions import SeededDraws
 from fastdata.pipeline.batched_getitem import FetchesMany
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.substitutes import none_decoded
+from fastdata.sources.samples import users_dataset
 from fastdata.views.draw import ImageTooSmall
 from fastdata.views.philox import Key
-from fastdata.views.streams import Stream, seeds
 from fastdata.views.view import View
 
 __all__ = ["REPORTED", "SampleFetcher"]
@@ -55,7 +53,6 @@ class SampleFetcher(_MapDatasetFetcher):
         collate_fn: merges samples.
         drop_last: torch's argument of that name.
         on_error: treatment of samples whose image cannot be opened or decoded.
-        seeded: seed the random generators for each sample, for datasets that run in threads of one process.
         for_others: leaving images encoded gained nothing in an earlier epoch.
     """
 
@@ -67,11 +64,10 @@ class SampleFetcher(_MapDatasetFetcher):
         drop_last: bool,
         *,
         on_error: OnError = "raise",
-        seeded: bool = False,
         for_others: bool = False,
     ) -> None:
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
-        self._on_error, self._seeded = on_error, seeded
+        self._on_error = on_error
         self._fetched, self._defers, self._fuses_draws = 0, False, True
         self._gains = Gains(for_others=for_others)
         self._numbers = itertools.count()  # for batches that come without a SampleOrder
@@ -91,7 +87,7 @@ class SampleFetcher(_MapDatasetFetcher):
             return self._made_by_others(given)
         saves_states = self._defers or self._fetched < REPORTED
         # A copy of three generators' states per batch; not made any more if the first batches decoded nothing natively.
-        before = GlobalStates.now() if saves_states and not self._seeded else None
+        before = GlobalStates.now() if saves_states else None
         notes, info = Notes(), get_worker_info()
         worker = None if info is None else info.id
         try:
@@ -120,7 +116,7 @@ class SampleFetcher(_MapDatasetFetcher):
     def _is_for_others(self, order: SampleOrder) -> bool:
         """True if nothing in a batch stays encoded or is fused, and nothing of it need be reported."""
         gains_nothing = self._fetched >= REPORTED and self._gains.leaves_all(self._fetched)
-        is_plain = order.key is None and not self._seeded and self._on_error == "raise"
+        is_plain = order.key is None and self._on_error == "raise"
         return gains_nothing and is_plain and self.auto_collation and not context.has_left_some
 
     def _made_by_others(self, order: SampleOrder) -> Any:
@@ -139,7 +135,7 @@ class SampleFetcher(_MapDatasetFetcher):
             if before is not None:
                 before.put_back()
             samples = self._samples(order)
-        batch = self.collated(samples, order)
+        batch = self.collated(samples)
         del samples
         _store_what_has_pixels(still_pending(context.notes.pending))
         return batch
@@ -151,15 +147,9 @@ class SampleFetcher(_MapDatasetFetcher):
             while len(self._states) > _STATES_KEPT:
                 self._states.popitem(last=False)
 
-    def collated(self, samples: list[Any], order: SampleOrder) -> Any:
+    def collated(self, samples: list[Any]) -> Any:
         """Collates samples to a batch with collate_fn."""
-        if not self.auto_collation:
-            return self.collate_fn(samples[0])
-        draws: Any = nullcontext()
-        if self._seeded and order.key is not None:
-            draws = SeededDraws(seeds(order.key, Stream.COLLATE, [order.number], [0])[0])
-        with draws:
-            return self.collate_fn(samples)
+        return self.collate_fn(samples if self.auto_collation else samples[0])
 
     def _samples(self, order: SampleOrder) -> list[Any]:
         getitems = _getitems_of(self.dataset) if self.auto_collation else None
@@ -172,7 +162,7 @@ class SampleFetcher(_MapDatasetFetcher):
         wanted = order.samples()
         context.note_batch(wanted)
         samples: list[Any] = []
-        opens, is_plain = context.opens_encoded, order.key is None and not self._seeded
+        opens, is_plain = context.opens_encoded, order.key is None
         with context.having(leaves_encoded=opens, is_for_others=False, modes_for_pillow=frozenset()):
             for index, occurrence in wanted:
                 if opens:
@@ -186,11 +176,7 @@ class SampleFetcher(_MapDatasetFetcher):
         """Returns one sample of the dataset."""
         try:
             with context.making(index, occurrence, key):
-                if not self._seeded:
-                    return self._sample_of(index)
-                with SeededDraws(seed_of(key, index, occurrence)) if key is not None else nullcontext():
-                    context.note_seed()
-                    return self._sample_of(index)
+                return self._sample_of(index)
         except Exception as error:
             self._add_note(error, index)
             raise
@@ -206,7 +192,7 @@ class SampleFetcher(_MapDatasetFetcher):
 
     def _add_note(self, error: Exception, index: Any) -> None:
         if counts_as_image_error(error) and hasattr(error, "add_note"):  # since Python 3.11
-            error.add_note(f"while making sample {index} of {type(self.dataset).__name__}")
+            error.add_note(f"while making sample {index} of {type(users_dataset(self.dataset)).__name__}")
 
     def _sample_of(self, index: Any) -> Any:
         pending = context.notes.pending
@@ -262,7 +248,7 @@ class SampleFetcher(_MapDatasetFetcher):
                     samples.append(self._substitute(request.substitutes[row], failures[-1], occurrence, order.key))
                 else:
                     left_out += 1
-        batch = self.collated(samples, order) if samples else None
+        batch = self.collated(samples) if samples else None
         return MadeAgain(batch, failures, left_out, is_empty=not samples)
 
     def _is_handled(self, error: Exception) -> bool:

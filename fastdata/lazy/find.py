@@ -6,8 +6,7 @@ variables of the functions around them, attributes of their classes.
 
 Fused transforms are put into the places themselves: in a worker process for good, in the training process only while a
 batch is made.  Outside of a sample a fused transform does what its transform does, and in another thread, whose loader
-has found the same transform, what that loader's would do.  Decode threads, in which samples are made all the time, get
-copies of the objects on the way to a transform.
+has found the same transform, what that loader's would do.
 """
 
 from __future__ import annotations
@@ -20,20 +19,14 @@ from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from torch.utils.data import Subset
-
 from fastdata.lazy.fused_transform import FusedTransform, fused_transform, plan_of
 from fastdata.lazy.places import FusedTransforms, Place, original_of
-from fastdata.lazy.pure_code import only_calls_known_transforms
-from fastdata.sources.recognise import is_concatenation
-from fastdata.transforms.known import holds_only_known, is_known_transform
+from fastdata.transforms.known import is_known_transform
 from fastdata.views.plan import Plan
 
 __all__ = [
     "FindTransforms",
-    "copy_with_fused_transforms",
     "find_transforms",
-    "is_safe_in_threads",
     "looks_like_images",
 ]
 
@@ -46,7 +39,6 @@ _FOREIGN = ("torch", "numpy", "pandas", "pyarrow", "PIL", "builtins", "collectio
 _LIBRARIES = {*_FOREIGN, "torchvision", "timm", "albumentations", "kornia", "cv2", "skimage", "sklearn", "matplotlib"}
 _LIBRARIES |= {"datasets", "transformers", "accelerate", "lightning", "pytorch_lightning", "webdataset", "fastdata"}
 _OF_IMAGES = ("torchvision.transforms.", "timm.data.", "albumentations.", "fastdata.transforms", "kornia.augmentation")
-_SAFE = ("torchvision.datasets.", "fastdata.image_folder", "fastdata.shards.")  # datasets that several threads may read
 
 
 def find_transforms(dataset: Any, *, follow: bool = False) -> FusedTransforms:
@@ -56,7 +48,7 @@ def find_transforms(dataset: Any, *, follow: bool = False) -> FusedTransforms:
         dataset: the dataset.
         follow: fused transforms draw from the global generators what their own code would draw.
     """
-    search = _Search(per_thread=False, copies=False, follow=follow)
+    search = _Search(follow=follow)
     search.replaced(dataset, "", 0)
     several_views = len(search.plans) > 1 or search.in_callable
     return FusedTransforms(search.plans, search.parts, search.swaps, several_views, search.fused)
@@ -86,44 +78,22 @@ class FindTransforms:
         return partial(FindTransforms, follow=self._follow), (None, None)
 
 
-def copy_with_fused_transforms(dataset: Any) -> Any:
-    """Copies a dataset, as deep as its transforms lie, with fused transforms that several threads may call."""
-    return _Search(per_thread=True, copies=True).replaced(dataset, "", 0)
-
-
 def looks_like_images(dataset: Any) -> bool:
     """True for torchvision's datasets, and for datasets that hold an image transform of any kind."""
-    search = _Search(per_thread=False, copies=False)
+    search = _Search()
     search.replaced(dataset, "", 0)
     return search.has_image_transforms or type(dataset).__module__.startswith("torchvision.datasets.")
-
-
-def is_safe_in_threads(dataset: Any) -> bool:
-    """True for torchvision's and our datasets and subsets of them, without user code that could notice threads."""
-    if type(dataset) is Subset:
-        return is_safe_in_threads(dataset.dataset)
-    if is_concatenation(dataset):
-        return all(map(is_safe_in_threads, dataset.datasets))
-    transform = getattr(dataset, "transform", None)
-    others = (getattr(dataset, name, None) for name in ("target_transform", "loader", "is_valid_file", "transforms"))
-    return (
-        type(dataset).__module__.startswith(_SAFE)
-        and (transform is None or holds_only_known(transform) or only_calls_known_transforms(transform))
-        and all(other is None or getattr(other, "__module__", "").startswith(_SAFE) for other in others)
-    )
 
 
 class _Search:
     """A search for transforms through a dataset's objects.
 
     Args:
-        per_thread: fused transforms will be called in several threads.
-        copies: copy what holds a transform, instead of noting its place.
         follow: see `find_transforms`.
     """
 
-    def __init__(self, *, per_thread: bool, copies: bool, follow: bool = False) -> None:
-        self._per_thread, self._copies, self._follow = per_thread, copies, follow
+    def __init__(self, *, follow: bool = False) -> None:
+        self._follow = follow
         self._done: dict[int, Any] = {}  # result for each object, so that one object stays one
         self._kept: list[Any] = []  # so that no other object gets the id of one that was looked at
         self._classes: set[int] = set()  # those whose attributes and methods were looked at
@@ -169,7 +139,7 @@ class _Search:
                 self.in_callable |= self._in_users_callable > 0
                 if self._in_transform:
                     self.parts.add(place)
-                self.fused[id(value)] = fused_transform(value, per_thread=self._per_thread, follow=self._follow)
+                self.fused[id(value)] = fused_transform(value, follow=self._follow)
                 return self.fused[id(value)]
             self._in_transform += 1
             try:
@@ -206,28 +176,16 @@ class _Search:
             return value
         if isinstance(value, tuple):
             return tuple(new.values())
-        if not self._copies:
-            self.swaps += [Place(value, key, each, new[key]) for key, each in pairs if key in changed]
-            return value
-        return new if isinstance(value, dict) else list(new.values())
+        self.swaps += [Place(value, key, each, new[key]) for key, each in pairs if key in changed]
+        return value
 
     def _object(self, value: Any, place: str, depth: int) -> Any:
-        attributes, new = vars(value), {}
+        attributes = vars(value)
         for name, each in list(attributes.items()):
-            if (other := self._swapped(attributes, name, each, place, depth)) is not each:
-                new[name] = other
-        if not self._copies:
-            for cls in filter(_is_users, type(value).__mro__):
-                self._class(cls, place, depth)
-            return value
-        if not new or hasattr(type(value), "__del__"):  # a copy would release what the original holds
-            return value
-        try:
-            copied = object.__new__(type(value))
-            vars(copied).update({**attributes, **new})
-        except TypeError:  # made by C code, which wants to do that itself
-            return value
-        return copied
+            self._swapped(attributes, name, each, place, depth)
+        for cls in filter(_is_users, type(value).__mro__):
+            self._class(cls, place, depth)
+        return value
 
     def _class(self, cls: type, place: str, depth: int) -> None:
         """Searches the attributes of a user's class, and what the code of its methods names."""
@@ -245,7 +203,7 @@ class _Search:
 
     def _function(self, function: Any, place: str, depth: int) -> None:
         """Searches what the code of a user's function names, and what a bound method or a partial function holds."""
-        if self._copies or depth > _DEEPEST:
+        if depth > _DEEPEST:
             return
         if isinstance(function, partial):
             self.replaced(function.func, place, depth + 1)
@@ -270,13 +228,12 @@ class _Search:
             elif each is not None:
                 self._swapped(variables, name, each, "", depth)
 
-    def _swapped(self, holder: Any, key: str, value: Any, place: str, depth: int) -> Any:
-        """Searches the value in a place, which is noted unless objects are copied; returns what belongs there."""
+    def _swapped(self, holder: Any, key: str, value: Any, place: str, depth: int) -> None:
+        """Searches the value in a place, and notes the place if another one belongs there."""
         value = original_of(value)
         other = self.replaced(value, f"{place}.{key}" if place else key, depth + 1)
-        if other is not value and not self._copies:
+        if other is not value:
             self.swaps.append(Place(holder, key, value, other))
-        return other
 
 
 @lru_cache(maxsize=4096)

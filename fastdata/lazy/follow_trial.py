@@ -53,7 +53,7 @@ class _Tried:
 
 @lru_cache(maxsize=256)
 def _agree(tried: _Tried) -> bool:
-    fused = Fused(tried.steps, tried.plan, per_thread=False)
+    fused = Fused(tried.steps, tried.plan)
 
     def own(image: Any) -> Any:
         for step in tried.steps:

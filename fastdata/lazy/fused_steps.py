@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -52,7 +50,6 @@ class Fused:
     Args:
         steps: all steps of the transform.
         plan: compiled from them; its `runs` are the steps that follow.
-        per_thread: it will be called in several threads, so each gets steps of its own.
         is_last: False if what it gives goes to steps that are not its own.
         agrees: see `runs_of`; for the same steps on tensors.
 
@@ -65,15 +62,14 @@ class Fused:
         steps: Sequence[Callable[[Any], Any]],
         plan: Plan,
         *,
-        per_thread: bool,
         is_last: bool = True,
         agrees: Agrees = lambda steps, plan: True,
     ) -> None:
-        self._known, self._plan, self._per_thread = steps[: len(steps) - len(plan.unfused)], plan, per_thread
+        self._known, self._plan = steps[: len(steps) - len(plan.unfused)], plan
         self._agrees = agrees
         self._following = plan.following if plan.draws else None
         self._follows = plan.following is not None
-        self._rest = _segments(plan.runs, per_thread=per_thread)
+        self._rest = _segments(plan.runs)
         self._levels = Levels.of(plan.normalisation)
         self._may_wait = plan.in_one_pass and plan.output not in (Output.NUMPY, Output.PIL)
         # A float tensor has four times as many bytes as its pixels, so it is made in the memory of its batch.
@@ -83,7 +79,6 @@ class Fused:
         self._only_stores = not (plan.ops or plan.augments) and plan.output not in (Output.NUMPY, Output.PIL)
         is_random = plan.draws or any(isinstance(each, Fused) and each.draws for each in self._rest)
         self.draws: bool = is_random and not self._follows
-        self._own = threading.local()
         self._finishes: dict[tuple[Key, Size | None], Finish] = {}
         # The effects of samples, in rows; by key, and by the size of images where that follows from no step.
         self._ahead: dict[tuple[Key, Size | None], tuple[dict[tuple[int, int], int], EffectTable | None]] = {}
@@ -128,7 +123,7 @@ class Fused:
     def _plainly(self, given: Any, draw: Draw) -> Any:
         """Calls the original steps, with a value that is not an RGB image."""
         context.notes.plain.add(f"it is given {_described(given)}, not an RGB image")
-        for step in self._own_steps():
+        for step in self._known:
             given = step(given)
         return self._behind(given, draw)
 
@@ -136,7 +131,7 @@ class Fused:
         """Calls the steps that follow the known run."""
         if not self._rest:
             return value
-        for number, step in enumerate(self._own_rest(), start=1):
+        for number, step in enumerate(self._rest, start=1):
             if isinstance(step, Fused):
                 value = step(value, replace(draw, key=draw.key.derived(number, _NEXT_SEGMENT), given=None))
             else:
@@ -169,7 +164,7 @@ class Fused:
             plan = compile_steps(steps, given=given, follow=self._follows).plan if keeps_class else None
             if plan is not None:
                 plan = replace(plan, runs=runs_of(plan.unfused, follow=self._follows, agrees=self._agrees))
-                self._of_tensors[given] = Fused(steps, plan, per_thread=self._per_thread, agrees=self._agrees)
+                self._of_tensors[given] = Fused(steps, plan, agrees=self._agrees)
             else:
                 self._of_tensors[given] = None
         return self._of_tensors[given]
@@ -257,23 +252,6 @@ class Fused:
             finish = self._finishes[key, size] = Finish(plan=plan, key=key)
         return finish
 
-    def _own_steps(self) -> Sequence[Callable[[Any], Any]]:
-        """Returns this thread's own copies of the known steps if `per_thread`, else the steps themselves."""
-        return self._of_this_thread("steps", self._known)
-
-    def _own_rest(self) -> Sequence[Any]:
-        """The steps behind the known run; a transform that begins with the user's step has that step itself."""
-        return self._of_this_thread("rest", self._rest) if self._known else self._rest
-
-    def _of_this_thread(self, name: str, steps: Sequence[Any]) -> Sequence[Any]:
-        if not self._per_thread:
-            return steps
-        own: Sequence[Any] | None = getattr(self._own, name, None)
-        if own is None:
-            own = [each if isinstance(each, Fused) else copy.deepcopy(each) for each in steps]
-            setattr(self._own, name, own)
-        return own
-
 
 @cache
 def _generators() -> Generators:
@@ -303,12 +281,12 @@ def runs_of(steps: Sequence[Callable[[Any], Any]], *, follow: bool, agrees: Agre
     return tuple(runs)
 
 
-def _segments(runs: Runs, *, per_thread: bool) -> list[Any]:
+def _segments(runs: Runs) -> list[Any]:
     """Makes what is called, one after the other, for the steps behind the first run."""
     made: list[Any] = []
     for number, (run, plan) in enumerate(runs, start=1):
         is_last = number == len(runs)
-        made.append(run[0] if plan is None else Fused(run, plan, per_thread=per_thread, is_last=is_last))
+        made.append(run[0] if plan is None else Fused(run, plan, is_last=is_last))
     return made
 
 

@@ -59,16 +59,15 @@ def _plan_of_steps(steps: Sequence[Callable[[Any], Any]], follow: bool) -> Plan 
     return plan if plan.fused or plan.behind else None
 
 
-def fused_transform(transform: Callable[..., Any], *, per_thread: bool, follow: bool = False) -> FusedTransform:
+def fused_transform(transform: Callable[..., Any], *, follow: bool = False) -> FusedTransform:
     """Makes the fused transform that replaces a transform.
 
     Args:
         transform: the user's transform.
-        per_thread: True if it will be called in several threads.
         follow: it draws from the global generators what the transform's own code would draw.
     """
     cls: type = type(transform)
-    return _class_for(cls)(transform, per_thread=per_thread, follow=follow)
+    return _class_for(cls)(transform, follow=follow)
 
 
 class _StandsForTransform(type):
@@ -89,25 +88,24 @@ class FusedTransform(metaclass=_StandsForTransform):
 
     Args:
         transform: the user's transform.
-        per_thread: True if it will be called in several threads, so each gets steps of its own.
         follow: see `fused_transform`.
     """
 
     __slots__ = ("__weakref__", "_fastdata", "_made")
 
-    _fastdata: tuple[Callable[..., Any], bool, bool]  # the original transform, per_thread and follow
+    _fastdata: tuple[Callable[..., Any], bool]  # the original transform, and follow
     _made: tuple[TransformSnapshot, Fused | None]  # compiled from the transform, with a snapshot of it at that time
     _users_class: type  # the original transform's class
 
-    def __new__(cls, *args: Any, per_thread: bool | None = None, **kwargs: Any) -> Any:
-        """Creates a fused transform if `per_thread` is given, else an object of the user's class.
+    def __new__(cls, *args: Any, follow: bool | None = None, **kwargs: Any) -> Any:
+        """Creates a fused transform if `follow` is given, else an object of the user's class.
 
         User code that calls ``type(self.transform)(...)`` comes here, since that is the fused transform's class.
         """
-        return object.__new__(cls) if per_thread is not None else cls._users_class(*args, **kwargs)
+        return object.__new__(cls) if follow is not None else cls._users_class(*args, **kwargs)
 
-    def __init__(self, transform: Callable[..., Any], *, per_thread: bool, follow: bool = False) -> None:
-        object.__setattr__(self, "_fastdata", (transform, per_thread, follow))
+    def __init__(self, transform: Callable[..., Any], *, follow: bool) -> None:
+        object.__setattr__(self, "_fastdata", (transform, follow))
         object.__setattr__(self, "_made", _compiled(*self._fastdata))
 
     @property  # type: ignore[misc]
@@ -152,8 +150,8 @@ class FusedTransform(metaclass=_StandsForTransform):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the transform's result; a pending tensor if the image is still encoded and a tensor is wanted."""
-        transform, per_thread, _ = self._fastdata
-        own = self if per_thread else context.fused_transforms.get(id(transform), transform)
+        transform, _ = self._fastdata
+        own = context.fused_transforms.get(id(transform), transform)
         if own is not self:  # it is here for the loader of another thread, or of a sample around this one
             return own(*args, **kwargs)
         snapshot, fused = self._made
@@ -169,11 +167,11 @@ class FusedTransform(metaclass=_StandsForTransform):
         return transform(*args, **kwargs)
 
 
-def _compiled(transform: Callable[..., Any], per_thread: bool, follow: bool) -> tuple[TransformSnapshot, Fused | None]:
+def _compiled(transform: Callable[..., Any], follow: bool) -> tuple[TransformSnapshot, Fused | None]:
     """Compiles a transform; its snapshot is taken first, so that a change meanwhile is noticed at the next call."""
     snapshot, steps = TransformSnapshot(transform), flatten(transform)
     plan = _plan_of_steps(steps, follow)
-    return snapshot, None if plan is None else Fused(steps, plan, per_thread=per_thread, agrees=follows_its_own_code)
+    return snapshot, None if plan is None else Fused(steps, plan, agrees=follows_its_own_code)
 
 
 @cache
@@ -193,6 +191,6 @@ def _class_for(cls: type) -> type[FusedTransform]:
     return cast("type[FusedTransform]", made)
 
 
-def _rebuilt(transform: Callable[..., Any], per_thread: bool, follow: bool) -> FusedTransform:
+def _rebuilt(transform: Callable[..., Any], follow: bool) -> FusedTransform:
     """Makes a copied or unpickled fused transform from its copy of the original; pickle needs a function."""
-    return fused_transform(transform, per_thread=per_thread, follow=follow)
+    return fused_transform(transform, follow=follow)

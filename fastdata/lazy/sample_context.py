@@ -19,9 +19,8 @@ from fastdata.loaders.per_image import is_asking_pillow
 from fastdata.system.stack_level import librarys_call
 from fastdata.views.given import Given
 from fastdata.views.philox import Key
-from fastdata.views.streams import Stream, seeds
 
-__all__ = ["Draw", "Notes", "SampleContext", "context", "seed_of", "still_pending"]
+__all__ = ["Draw", "Notes", "SampleContext", "context", "still_pending"]
 
 _NEXT_TRANSFORM = 0xD1B54A32D192ED03  # between the seeds of a sample's fused transforms; any large odd number
 _USES_KEPT = 3
@@ -42,16 +41,6 @@ class Draw:
     index: int
     occurrence: int
     given: Given | None = None
-
-    @property
-    def seed(self) -> int:
-        """The seed for random functions that the rest of a transform calls."""
-        return seed_of(self.key, self.index, self.occurrence)
-
-
-def seed_of(key: Key, index: Any, occurrence: int) -> int:
-    """Returns a seed for random functions that are called for a sample."""
-    return seeds(key, Stream.TAIL, [_as_number(index)], [occurrence])[0]
 
 
 @dataclass

@@ -16,7 +16,7 @@ from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.resources import EpochResources
 from fastdata.sources.protocol import NotASource
-from fastdata.sources.recognise import recognise
+from fastdata.sources.recognise import has_target_transform, recognise
 from fastdata.system.cpus import auto_threads
 from fastdata.system.switches import leaves_images
 from fastdata.transforms.compile import compile_transform
@@ -34,7 +34,7 @@ class FetchesMany:
     """
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Samples, decoded by the image pipeline where the transform compiles, else one by one.
+        """Samples, decoded by the image pipeline where all steps are known, else one by one.
 
         Random views are seeded from torch's global generator.
         """
@@ -46,7 +46,7 @@ class FetchesMany:
             plan = compile_transform(source.transform).plan
         except NotASource:
             plan = None
-        if plan is None:
+        if plan is None or plan.unfused or has_target_transform(source):  # code of the user's is not for threads
             return [dataset[index] for index in indices]
         threads = 0 if get_worker_info() is not None else auto_threads()
         config = PipelineConfig(

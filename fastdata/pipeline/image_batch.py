@@ -17,7 +17,6 @@ from fastdata.loaders import pillow
 from fastdata.loaders.backend import Encoded, LoadedFiles, Pixels
 from fastdata.loaders.per_image import inspect
 from fastdata.loaders.pixel_memory import Scratch, as_numpy
-from fastdata.patches.random_functions import SeededDraws
 from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
 from fastdata.pipeline.given_numbers import GivenNumbers
@@ -30,7 +29,6 @@ from fastdata.sources.protocol import file_ranges, location_of, read_targets
 from fastdata.tables import ArrayBatch, FileBatch
 from fastdata.views.given import Given
 from fastdata.views.plan import Output, Size
-from fastdata.views.streams import Stream, seeds
 from fastdata.views.view import View
 
 __all__ = ["ImageBatch"]
@@ -173,10 +171,10 @@ class ImageBatch:
         """Reads the targets of what has been loaded; returns tasks for the rest."""
         times, good = BatchTimes(), loaded.ok
         if good.all():
-            self._targets[:] = self._read_targets(self._indices, self._occurrences)
+            self._targets[:] = read_targets(self._config.source, self._indices)
         else:
             for position in np.flatnonzero(good).tolist():
-                self._targets[position] = self._read_targets(*self._samples_at([position]))[0]
+                self._targets[position] = self._config.source.read_target(self._indices[position])
         self._loaded = good.tolist()
         times.seconds.update(read=loaded.read_s, decode=loaded.decode_s)
         times.encoded_bytes, times.cached = int(loaded.data_bytes[good].sum()), loaded.cached
@@ -223,7 +221,7 @@ class ImageBatch:
             image = self._inspect(position, data)
         except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
             return self._failure(position, index, error)
-        self._targets[position] = self._read_targets([index], [occurrence])[0]
+        self._targets[position] = self._config.source.read_target(index)
         return Sample(position, index, occurrence, image)
 
     def _encoded(self, position: int, index: int) -> Any:
@@ -237,17 +235,6 @@ class ImageBatch:
     def _samples_at(self, positions: Sequence[int]) -> tuple[list[int], list[int]]:
         """Indices and occurrences of the samples at these positions."""
         return [self._indices[at] for at in positions], [self._occurrences[at] for at in positions]
-
-    def _read_targets(self, indices: Sequence[int], occurrences: Sequence[int]) -> list[Any]:
-        source = self._config.source
-        if not self._resources.draws_targets:
-            return read_targets(source, indices)
-        targets = []
-        for index, seed in zip(indices, seeds(self._config.key, Stream.TARGET, indices, occurrences), strict=True):
-            stop_if_cancelled()
-            with self._resources.target_turn, SeededDraws(seed):
-                targets.append(source.read_target(index))
-        return targets
 
     def _draw(self, samples: Sequence[Sample]) -> tuple[list[tuple[Sample, View]], list[Failure]]:
         """Samples with their views, and those that the transform cannot see (smaller than a crop)."""
@@ -311,23 +298,15 @@ class ImageBatch:
             self._loaded[sample.position] = True
 
     def _make_samples(self, good: Sequence[tuple[Sample, View, Pixels]], times: BatchTimes) -> None:
-        plan = self._config.plan
         with times.stage("convert"):
             objects = [self._as_object(*each) for each in good]
-        *unfused, _ = self._resources.steps.of_this_thread()
         with times.stage("transform"):
             indices, occurrences = [s.index for s, *_ in good], [s.occurrence for s, *_ in good]
-            drawn = seeds(self._config.key, Stream.TAIL, indices, occurrences)
             given = self._given.of([(sample.position, sample.index) for sample, *_ in good])
             erased = self._resources.finish.erased(indices, occurrences, given)
-            for (sample, *_), value, own, seed in zip(good, objects, erased, drawn, strict=True):
+            for (sample, *_), value, own in zip(good, objects, erased, strict=True):
                 for each in own:
                     each.apply(value)
-                if plan.unfused:
-                    stop_if_cancelled()
-                    with SeededDraws(seed):
-                        for step in unfused:
-                            value = step(value)
                 self._samples[sample.position] = value
                 self._loaded[sample.position] = True
 
@@ -370,9 +349,7 @@ class ImageBatch:
     def _collate(self, good: Sequence[int]) -> Any:
         if self._images is None:
             samples = [(self._samples[position], self._targets[position]) for position in good]
-            collate_fn = self._resources.steps.of_this_thread()[-1]
-            with SeededDraws(seeds(self._config.key, Stream.COLLATE, [self._number], [0])[0]):
-                return self._pinned(collate_fn(samples))
+            return self._pinned(self._config.collate_fn(samples))
         images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
         finish, drawn_for = self._resources.finish, self._drawn_for(good)
         if not self._config.leave_uint8:

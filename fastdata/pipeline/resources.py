@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +11,13 @@ from fastdata import limits, native
 from fastdata.loaders.arrays import NativeArrayLoader
 from fastdata.loaders.backend import BatchDecoder, BatchEffects, FileLoader, ReadyBatches
 from fastdata.native import FileReader, Options, PassOrder, Pool
-from fastdata.patches.random_functions import redirect_draws
 from fastdata.pipeline.batch_memory import BatchMemory
-from fastdata.pipeline.collate import is_known_collation
 from fastdata.pipeline.config import PipelineConfig
-from fastdata.pipeline.per_thread import PerThread
 from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.pipeline.postprocess import Finish
 from fastdata.pipeline.record_cache import CachedFiles
 from fastdata.pipeline.stats import PipelineStats
-from fastdata.sources.recognise import has_file_ranges, transforms_targets
+from fastdata.sources.recognise import has_file_ranges
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 
@@ -79,9 +74,6 @@ class EpochResources:
 
     Attributes:
         finish: the steps after decoding, when the batch is left uint8.
-        steps: the rest of the transform, and behind it `collate_fn`, for each thread.
-        draws_targets: reading a target calls code of the user's, which may draw random numbers.
-        target_turn: held while a target_transform is called, of which there is only one.
         batch_format: format in which decoded images are stored in the batch.
         sample_format: format of a single sample, before the rest of the transform.
         ready_batches: the backend's finished batches, if it has such.
@@ -95,11 +87,6 @@ class EpochResources:
         self.config, self.stats = config, stats if stats is not None else PipelineStats()
         plan, backend = config.plan, config.backend
         self.finish = Finish(plan=plan, key=config.key)
-        self.steps: PerThread[Callable[[Any], Any]] = PerThread((*plan.unfused, config.collate_fn), config.threads)
-        self.draws_targets = transforms_targets(config.source)
-        self.target_turn = threading.Lock()
-        needs_seeds = self.draws_targets or plan.unfused or not is_known_collation(config.collate_fn)
-        self._stop_redirecting = redirect_draws() if needs_seeds else None
         channels_last = config.memory_format is torch.channels_last
         self.batch_format = PixelFormat(
             plan, leave_uint8=config.leave_uint8, channels_last=channels_last, channels=config.channels
@@ -137,8 +124,6 @@ class EpochResources:
     def close(self, ended: bool = True) -> None:
         """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
         self._memory.close()
-        if self._stop_redirecting is not None:
-            self._stop_redirecting()
         for loader in (self.file_loader, self.array_loader, self.file_reader):
             if loader is not None:
                 loader.close(ended)

@@ -124,7 +124,7 @@ class _Check:
         torchs, ended = self._torchs_batches()
         ours = self._ours()
         draws = _draws(ours)
-        exact = self._ours(draws="torch", workers="auto", augment_on="host") if draws else ours
+        exact = self._ours(draws="torch", augment_on="host") if draws else ours
         find = partial(self._first_difference, torchs, ended)
         found = find(exact, values=True)
         told, repeatable = "", True
@@ -272,9 +272,7 @@ class _Noting:
 def _draws(loader: Any) -> bool:
     """True if fastdata would draw for the samples of a loader, instead of the user's code."""
     route = loader._route()
-    plans = [*route.fused.values(), *([route.plan] if route.plan is not None else [])]
-    threads_run_code = route.in_threads or route.is_image_pipeline
-    return any(plan.draws or (threads_run_code and plan.unfused) for plan in plans)
+    return any(plan.draws for plan in (*route.fused.values(), *([route.plan] if route.plan is not None else [])))
 
 
 @contextmanager

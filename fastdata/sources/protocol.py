@@ -6,7 +6,7 @@ A source is anything that maps an index to encoded bytes and a target:
         transform = ...                             # a transform that compiles to a plan
         def __len__(self) -> int: ...
         def read_encoded(self, index) -> bytes: ...  # the file's bytes; called from several threads at once
-        def read_target(self, index): ...            # the label, after any target_transform
+        def read_target(self, index): ...            # the label, after any target_transform; from several threads, too
         def location(self, index) -> str: ...        # optional: names the sample in error messages
         def file_range(self, index): ...             # optional: (path, offset, length) of the bytes, for backends
                                                      # that read files themselves; length -1 means to the end; a
@@ -16,9 +16,10 @@ A source is anything that maps an index to encoded bytes and a target:
         def near_indices(self, count): ...           # optional: samples that are quick to read together, for timing
         def check_source(self) -> None: ...          # optional: raises NotASource to decline
 
-A dataset that offers these methods goes through the image pipeline as it is.  torchvision's ImageFolder and
-DatasetFolder, and Subset and ConcatDataset of any of these, do not need these methods; nor do its datasets in memory
-(arrays.py) and Subsets of them.
+A dataset that offers these methods goes through the image pipeline as it is.  Where its transform has steps of the
+user's, or `collate_fn` is the user's, its samples are made as ImageFolder makes them (samples.py), where torch would.
+torchvision's ImageFolder and DatasetFolder, and Subset and ConcatDataset of any of these, do not need these methods;
+nor do its datasets in memory (arrays.py) and Subsets of them.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ImageSource(Protocol):
         ...
 
     def read_target(self, index: int) -> Any:
-        """Returns the target at `index`, after any target_transform."""
+        """Returns the target at `index`, after any target_transform.  Called from several threads at once."""
         ...
 
 

@@ -36,7 +36,6 @@ __all__ = [
     "is_concatenation",
     "makes_samples",
     "recognise",
-    "transforms_targets",
 ]
 
 
@@ -86,12 +85,6 @@ def has_file_ranges(source: ImageSource) -> bool:
     """True when every sample is a file, or a part of one, that can be read without the source."""
     # A subclass with its own read_encoded must also define file_range.
     return all(defines_with(leaf, "read_encoded", "file_range") for leaf in _leaves(source))
-
-
-def transforms_targets(source: ImageSource) -> bool:
-    """True when reading a target calls user code: a target_transform, or a source class that is not ours."""
-    ours = all(type(leaf).read_target.__module__.startswith("fastdata.") for leaf in _leaves(source))
-    return has_target_transform(source) or not ours
 
 
 def has_target_transform(source: ImageSource) -> bool:

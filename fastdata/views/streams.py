@@ -24,10 +24,7 @@ class Stream(IntEnum):
     """Numbers of streams; the native core repeats GEOMETRY's."""
 
     GEOMETRY = 0  # steps of a plan's geometry are numbered from here
-    TAIL = 1001  # seeds of transforms that are called per sample
-    COLLATE = 1002  # seeds of collate_fn
     SUBSTITUTE = 1003  # samples in place of damaged ones
-    TARGET = 1004  # seeds of target_transform
     SAMPLES = 2001  # EpochSampler's order
     SHARDS = 2002  # order of whole shards
     MIXTURE = 2003  # which source of a mixture comes when

@@ -115,7 +115,7 @@ def test_numbers_and_pixels_are_the_librarys_own(name: str) -> None:
     assert plan is not None
     assert plan.draws
     assert not plan.unfused
-    fused, generator = Fused(steps, plan, per_thread=False), np.random.default_rng(5)
+    fused, generator = Fused(steps, plan), np.random.default_rng(5)
     for number in range(16):
         size = (*generator.integers(60, 160, 2).tolist(), 3)
         image = Image.fromarray(generator.integers(0, 256, size, np.uint8))

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torchvision.transforms as v1
 from PIL import Image
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 from fastdata import DataLoader, DecodeError, ImageFolder, ShardDataset
 from fastdata.dataloader.verdict import asked_workers
@@ -86,39 +86,6 @@ def test_a_number_that_was_set_stays(remote: Any) -> None:
     images(loader)
     assert threads(loader) == 1 + auto_threads()
     assert loader._findings.threads is None  # nothing was measured
-
-
-def test_random_numbers_do_not_depend_on_it(remote: Any, folder: Path) -> None:
-    """Also not what a step that is called per sample draws, or a collate function."""
-    found = []
-    for dataset, workers in ((remote, "auto"), (ImageFolder(folder), 1)):
-        dataset.transform = v1.Compose([*CROP.transforms, Noisy()])
-        torch.manual_seed(4)
-        loader = DataLoader(dataset, 8, shuffle=True, num_workers=workers, collate_fn=mixed, workers="threads")
-        found.append(images(loader))
-    assert torch.equal(*found)
-
-
-class Noisy:
-    """Draws from torch's global generator."""
-
-    def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        return image + torch.rand(())
-
-
-def mixed(samples: list[Any]) -> Any:
-    """Draws, too."""
-    pixels, labels = default_collate(samples)
-    return pixels * torch.rand(()), labels
-
-
-def test_slow_steps_need_no_more_threads_than_cpus(remote: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is computed counts, not only decoding."""
-    monkeypatch.setattr(Remote, "wait_s", 0.001)
-    remote.transform = v1.Compose([*CROP.transforms, Computes()])
-    loader = DataLoader(remote, 8, num_workers="auto", workers="threads", sampler=range(8))
-    images(loader)
-    assert threads(loader) == auto_threads()
 
 
 class Computes:

@@ -48,13 +48,12 @@ def line(loader: DataLoader[Any], name: str) -> list[str]:
 
 LINES: dict[str, tuple[Callable[[Path], DataLoader[Any]], dict[str, str]]] = {
     "the image pipeline": (
-        lambda folder: DataLoader(ImageFolder(folder, ELASTIC), 4, num_workers=2, workers="threads"),
+        lambda folder: DataLoader(ImageFolder(folder, SMALL), 4, num_workers=2),
         {
             "path": "fastdata's image pipeline",
             "source": "ImageFolder, 39 samples",
-            "fused": "decode → RandomResizedCrop",
+            "fused": "decode → Resize → ToTensor",
             "on batches": "nothing",
-            "per sample": "ElasticTransform → ToTensor",
             "threads": "2 threads, 2 batches ahead",
             "on error": "raise (the default)",
         },
@@ -64,7 +63,6 @@ LINES: dict[str, tuple[Callable[[Path], DataLoader[Any]], dict[str, str]]] = {
         {
             "fused": "decode → RandomResizedCrop → RandAugment → ToTensor",
             "on batches": "RandomErasing",
-            "per sample": "nothing",
             "why": "everything is fused",
         },
     ),
@@ -84,17 +82,16 @@ LINES: dict[str, tuple[Callable[[Path], DataLoader[Any]], dict[str, str]]] = {
             "backend": "none: pixels are in memory, nothing is decoded",
         },
     ),
-    "code of one's own in threads": (
-        lambda folder: DataLoader(Table(folder, ELASTIC), 2, num_workers=2, workers="threads"),
+    "code of one's own": (
+        lambda folder: DataLoader(Table(folder, ELASTIC), 2),
         {
-            "path": "the dataset's own code in decode threads, with fused transforms",
+            "path": "torch's own DataLoader code, with fused transforms",
             "fused": "transform (RandomResizedCrop, ToTensor)",
             "per sample": "ElasticTransform",
-            "workers": "2 threads of this process make samples and decode, as asked; no worker process",
         },
     ),
     "code of one's own in processes": (
-        lambda folder: DataLoader(Table(folder, SMALL), 2, num_workers=1, workers="processes"),
+        lambda folder: DataLoader(Table(folder, SMALL), 2, num_workers=1),
         {
             "path": "torch's own DataLoader code, with fused transforms",
             "workers": "1 worker process run the dataset's code; 1 thread of this process decode what it leaves "

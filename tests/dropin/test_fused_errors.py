@@ -32,7 +32,7 @@ def damaged(table: Path, tmp_path: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
 def test_samples_that_fail_are_skipped_or_replaced_and_nothing_else_is_lost(
     damaged: Path, options: dict[str, Any]
 ) -> None:
@@ -127,7 +127,7 @@ class Faulty(Table):
         return None if index == 5 else super().__getitem__(index)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "workers": "threads"}])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}])
 def test_mistakes_of_the_users_are_never_skipped(table: Path, options: dict[str, Any]) -> None:
     iterator = iter(DataLoader(Faulty(table, VALIDATE), 2, on_error="skip", **options))
     assert next(iterator)[1].tolist() == [0, 1]

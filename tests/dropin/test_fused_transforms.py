@@ -153,7 +153,7 @@ def test_crops_are_those_of_the_image_folder(table: Path) -> None:
     same_files = Table(table, TRAIN)
     same_files.rows = [(os.path.relpath(path, table), label) for path, label in folder.samples]
     expected = batches(DataLoader(folder, 4, seed=5))
-    for options in ({}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}):
+    for options in ({}, {"num_workers": 2}):
         assert same(batches(DataLoader(same_files, 4, seed=5, **options)), expected)  # type: ignore[arg-type]
 
 
@@ -216,7 +216,7 @@ def test_views_of_one_image_that_is_decoded_once_are_the_same(table: Path, tmp_p
         assert same(list(once), list(twice))
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
 def test_an_epoch_continues_with_the_same_crops(table: Path, options: dict[str, Any]) -> None:
     dataset = Table(table, TRAIN)
     whole = batches(DataLoader(dataset, 4, shuffle=True, **options))

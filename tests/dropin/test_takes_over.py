@@ -486,7 +486,7 @@ class Closing(Own):
             return self.t(Image.open(file).convert("RGB")), index
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
 @pytest.mark.parametrize("kind", ["own", "folder"])
 def test_skipped_samples_are_not_counted_and_told_once_an_epoch(
     files: list[Path], kind: str, options: dict[str, Any]
@@ -626,7 +626,7 @@ def replaced_functions() -> dict[str, Any]:
     return {f"{module.__name__}.{name}": each for module in modules for name, each in vars(module).items()}
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
 def test_every_replaced_function_is_taken_back(files: list[Path], options: dict[str, Any]) -> None:
     before, kind = replaced_functions(), type(random._inst)
     own = [v1.Resize((16, 16)), lambda image: image, v1.ToTensor()]

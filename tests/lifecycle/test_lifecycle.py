@@ -281,26 +281,6 @@ def test_dropping_an_iterator_does_not_wait_for_a_read_that_hangs() -> None:
     _wait_for_the_end_of_threads()
 
 
-def test_dropping_an_iterator_waits_for_one_transform_not_for_a_task_of_many() -> None:
-    entered, go_on, seen = threading.Event(), threading.Event(), []
-
-    def slow(image: Any) -> Any:
-        seen.append(image)
-        entered.set()
-        go_on.wait()
-        return image
-
-    class WithTail(Slow):
-        transform = v1.Compose([v1.Resize((8, 8)), slow, v1.PILToTensor()])
-
-    iterator = iter(DataLoader(WithTail(), 64, num_workers=1, backend="pil"))
-    entered.wait()
-    threading.Timer(0.2, go_on.set).start()  # while the iterator is being dropped
-    del iterator
-    _wait_for_the_end_of_threads()
-    assert len(seen) == 1
-
-
 _HANGS = """
 #include <unistd.h>
 #include <sys/syscall.h>

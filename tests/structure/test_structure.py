@@ -40,7 +40,7 @@ FLOORS = [
 ]
 LIBRARIES = {
     # encoded_image is one of Pillow's images, which pillow_likeness makes look so; opening and pillow_filters replace
-    # functions of its.
+    # functions of its; samples calls what may be replaced, as datasets do.
     "PIL": {
         "loaders/pillow.py",
         "lazy/encoded_image.py",
@@ -49,6 +49,7 @@ LIBRARIES = {
         "lazy/pillow_likeness.py",
         "loaders/pillow_effects.py",
         "loaders/pillow_files.py",
+        "sources/samples.py",
         "testing/pictures.py",
     },
     "turbojpeg": {"loaders/turbojpeg.py"},
