@@ -98,7 +98,7 @@ def test_other_samples_than_those_of_a_note_are_made_anew(
 
     def other() -> Iterator[Any]:
         for number, (key, data, label) in enumerate(genuine()):
-            yield key, data[:-2] + bytes((0, data[-1])) if number == changed else data, label
+            yield key, data[:17] + bytes((data[17] ^ 1,)) + data[18:] if number == changed else data, label  # density
 
     monkeypatch.setattr(stream, "samples", lambda: cut_off(genuine, 100))
     with pytest.raises(OSError, match="network"):
