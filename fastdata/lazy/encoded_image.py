@@ -24,6 +24,7 @@ from PIL.PngImagePlugin import PngImageFile
 from fastdata.lazy.batch_messages import kind_of
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
+from fastdata.lazy.pillow_filters import filtered
 from fastdata.lazy.pillow_likeness import PixelsOnDemand, StandsForPillows, copy_of_info, name_as_pillows
 from fastdata.lazy.sample_context import context
 from fastdata.loaders.backend import Pixels
@@ -328,6 +329,11 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         return bool(self._plain() == (theirs._plain() if issubclass(type(other), EncodedImage) else theirs))
 
     __hash__ = None  # type: ignore[assignment]
+
+    def filter(self, filter: Any) -> Image:  # noqa: A002 - Pillow's name
+        """See PIL.Image.Image.filter."""
+        made = filtered(self, filter) if self._seen is not None else None
+        return super().filter(filter) if made is None else made
 
     def _plain(self) -> Image:
         """Copies the image, with decoded pixels, to an instance of Pillow's own class."""

@@ -21,10 +21,25 @@ from fastdata.loaders.pillow_effects import core_agrees
 from fastdata.native import load
 from fastdata.tables import EffectKind, Format
 
-__all__ = ["adjusting_hue", "blurring", "smoothing"]
+__all__ = ["adjusting_hue", "blurring", "filtered", "smoothing"]
 
 _MOST_RADIUS = 100.0
 _FEWEST_PIXELS = 64 * 64  # below, the call costs more than the filter
+
+
+def filtered(image: Image, filter: Any) -> Image | None:  # noqa: A002 - Pillow's name
+    """What the method `filter` of an image gives that is still encoded, decoded once; None where Pillow is to do it."""
+    if not _takes(image):
+        return None
+    radius = filter.radius if type(filter) is ImageFilter.GaussianBlur else None
+    if isinstance(radius, int | float) and 0 < radius < _MOST_RADIUS:
+        made = _done(image, EffectKind.BOX_BLUR, radius)
+    elif filter is ImageFilter.SMOOTH or type(filter) is ImageFilter.SMOOTH:
+        made = _done(image, EffectKind.SHARPNESS, 0.0)
+    else:
+        return None
+    made.info = image.info.copy()
+    return made
 
 
 def blurring(original: Callable[..., Any]) -> Callable[..., Any]:
