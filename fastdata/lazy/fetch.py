@@ -116,8 +116,8 @@ class SampleFetcher(_MapDatasetFetcher):
     def _is_for_others(self, order: SampleOrder) -> bool:
         """True if nothing in a batch stays encoded or is fused, and nothing of it need be reported."""
         gains_nothing = self._fetched >= REPORTED and self._gains.leaves_all(self._fetched)
-        is_plain = order.key is None and self._on_error == "raise"
-        return gains_nothing and is_plain and self.auto_collation and not context.has_left_some
+        is_plain = order.key is None and self._on_error == "raise" and not context.has_left_some
+        return gains_nothing and is_plain and self.auto_collation and not _getitems_of(self.dataset)
 
     def _made_by_others(self, order: SampleOrder) -> Any:
         """Returns a batch as torch's fetcher would make it."""

@@ -19,7 +19,7 @@ _TRIED_SOON = (1, 4)  # further such batches, unless that was so in an earlier e
 
 
 class Gains:
-    """What a fetcher's latest images have gained by staying encoded.
+    """Tally of what a fetcher's latest images have gained by staying encoded.
 
     Args:
         for_others: they gained nothing in an earlier epoch.

@@ -202,6 +202,29 @@ class Together(Work):
         return [self[index] for index in indices]
 
 
+class InGrey(Together):
+    """The same of images in another mode; notes how often samples were made by one call."""
+
+    def __init__(self, files: list[str]) -> None:
+        super().__init__(files, lambda image: as_array(image.convert("L")))
+        self.calls = 0
+
+    def __getitem__(self, index: int) -> Any:
+        return False, as_array(Image.open(self.files[index]).convert("L"))
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.calls += 1
+        return super().__getitems__(indices)
+
+
+def test_samples_that_are_made_together_stay_so_in_later_epochs(files: list[str]) -> None:
+    dataset = InGrey(files[:SAMPLES])
+    loader = DataLoader(dataset, 4)
+    for epoch in range(1, 4):
+        assert len(list(loader)) == SAMPLES // 4
+        assert dataset.calls == epoch * SAMPLES // 4
+
+
 def kept(samples: list[Any]) -> Any:
     return torch.stack([as_array(image) for _, image in samples])
 
