@@ -7,9 +7,10 @@ describe the work to it.  The package works without it: `load` then raises with 
 from __future__ import annotations
 
 from fastdata.native.abi import COp, IndexUse, NativeMissing, OpKind, PassOrder, Status
-from fastdata.native.core import Core, OneImage, OneView, Pool, available, load
+from fastdata.native.core import Core, Pool, available, load
 from fastdata.native.describe import Geometry, JpegIndexes, Loaded, Options, Results
 from fastdata.native.loaders import ArrayLoader, BatchLoader, FileReader
+from fastdata.native.one_at_a_time import OneImage, OneView
 
 __all__ = [
     "ArrayLoader",
