@@ -32,7 +32,7 @@ from fastdata.lazy.library_decoders import (
 )
 from fastdata.lazy.pending_steps import TORCHVISIONS, outside_of, sides_of
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending, stacking_pending
-from fastdata.lazy.pillow_filters import adjusting_hue, blurring, smoothing
+from fastdata.lazy.pillow_filters import adjusting_hue, filtering
 from fastdata.lazy.sample_context import context
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import create_backend
@@ -257,8 +257,7 @@ _replacements = image_opening(
     pillow=PIL.Image,
     open_for=_leaving_encoded,
     expand_for=_expanding_encoded,
-    blur_for=blurring,
-    smooth_for=smoothing,
+    filter_for=filtering,
     hue_for=adjusting_hue,
     conversions_for={
         "to_tensor": partial(_leaving_pending, levels=_float_levels, channels_last=False),

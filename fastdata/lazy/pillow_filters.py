@@ -21,50 +21,43 @@ from fastdata.loaders.pillow_effects import core_agrees
 from fastdata.native import load
 from fastdata.tables import EffectKind, Format
 
-__all__ = ["adjusting_hue", "blurring", "filtered", "smoothing"]
+__all__ = ["adjusting_hue", "filtered", "filtering"]
 
 _MOST_RADIUS = 100.0
 _FEWEST_PIXELS = 64 * 64  # below, the call costs more than the filter
 
 
 def filtered(image: Image, filter: Any) -> Image | None:  # noqa: A002 - Pillow's name
-    """What the method `filter` of an image gives that is still encoded, decoded once; None where Pillow is to do it."""
-    if not _takes(image):
+    """The result of an encoded image's method `filter`, decoded once; None where Pillow is to do it."""
+    effect = _effect_of(filter) if _takes(image) else None
+    if effect is None:
         return None
-    radius = filter.radius if type(filter) is ImageFilter.GaussianBlur else None
-    if isinstance(radius, int | float) and 0 < radius < _MOST_RADIUS:
-        made = _done(image, EffectKind.BOX_BLUR, radius)
-    elif filter is ImageFilter.SMOOTH or type(filter) is ImageFilter.SMOOTH:
-        made = _done(image, EffectKind.SHARPNESS, 0.0)
-    else:
-        return None
+    made = _done(image, *effect)
     made.info = image.info.copy()
     return made
 
 
-def blurring(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the method `filter` of PIL.ImageFilter.GaussianBlur, which Pillow calls with the image's `im`."""
+def filtering(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the method `filter` of a class of PIL.ImageFilter, which Pillow calls with an image's `im`."""
 
     @wraps(original)
     def filter(self: Any, image: Any) -> Any:  # noqa: A001 - Pillow's name
-        radius = self.radius if type(self) is ImageFilter.GaussianBlur else None
-        if isinstance(radius, int | float) and 0 < radius < _MOST_RADIUS and _takes(image):
-            return _done(Image()._new(image), EffectKind.BOX_BLUR, radius).im
+        effect = _effect_of(self)
+        if effect is not None and _takes(image):
+            return _done(Image()._new(image), *effect).im
         return original(self, image)
 
     return filter
 
 
-def smoothing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps that of Pillow's kernels for SMOOTH, with which ImageEnhance sharpens."""
-
-    @wraps(original)
-    def filter(self: Any, image: Any) -> Any:  # noqa: A001 - Pillow's name
-        if type(self) is ImageFilter.SMOOTH and _takes(image):
-            return _done(Image()._new(image), EffectKind.SHARPNESS, 0.0).im
-        return original(self, image)
-
-    return filter
+def _effect_of(filter: Any) -> tuple[EffectKind, float] | None:  # noqa: A002 - Pillow's name
+    """The core's effect for a filter of Pillow's: GaussianBlur, and SMOOTH, with which ImageEnhance sharpens."""
+    if filter is ImageFilter.SMOOTH or type(filter) is ImageFilter.SMOOTH:
+        return EffectKind.SHARPNESS, 0.0
+    radius = filter.radius if type(filter) is ImageFilter.GaussianBlur else None
+    if isinstance(radius, int | float) and 0 < radius < _MOST_RADIUS:
+        return EffectKind.BOX_BLUR, radius
+    return None
 
 
 def adjusting_hue(original: Callable[..., Image]) -> Callable[..., Image]:

@@ -27,8 +27,7 @@ def image_opening(
     pillow: Any,
     open_for: Callable[[Any], Any],
     expand_for: Callable[[Any], Any],
-    blur_for: Callable[[Any], Any],
-    smooth_for: Callable[[Any], Any],
+    filter_for: Callable[[Any], Any],
     hue_for: Callable[[Any], Any],
     conversions_for: Mapping[str, Callable[[Any], Any]],
     kernels_for: Mapping[str, Callable[[Any], Any]],
@@ -43,9 +42,8 @@ def image_opening(
         pillow: the module PIL.Image.
         open_for: makes the replacement of its `open`.
         expand_for: makes the replacement of PIL.ImageOps.expand.
-        blur_for: makes the replacement of the method `filter` of PIL.ImageFilter.GaussianBlur.  That of Pillow's images
-            stays: Python would look for all their attributes anew whenever their class has changed.
-        smooth_for: makes the replacement of the method `filter` of PIL.ImageFilter.BuiltinFilter.
+        filter_for: makes the replacement of the method `filter` of GaussianBlur and BuiltinFilter in PIL.ImageFilter.
+            That of images stays: Python would look for all their attributes anew whenever their class has changed.
         hue_for: makes the replacement of torchvision's function for the hue of its images.
         conversions_for: by name, makes the replacement of a function of torchvision's `functional` modules.  Of these
             only the modules that are imported when the replacements come into force are looked at.
@@ -62,8 +60,8 @@ def image_opening(
         if (image_ops := sys.modules.get("PIL.ImageOps")) is not None:
             replacements.replace(vars(image_ops), "expand", expand_for)
         if (filters := sys.modules.get("PIL.ImageFilter")) is not None:
-            replacements.replace(filters.GaussianBlur, "filter", blur_for)
-            replacements.replace(filters.BuiltinFilter, "filter", smooth_for)
+            for cls in (filters.GaussianBlur, filters.BuiltinFilter):
+                replacements.replace(cls, "filter", filter_for)
         if (functions := sys.modules.get("torchvision.transforms._functional_pil")) is not None:
             replacements.replace(vars(functions), "adjust_hue", hue_for)
         for functional in filter(None, map(sys.modules.get, _FUNCTIONALS)):
