@@ -86,24 +86,22 @@ class Route:
 def find_route(loader: LoaderArguments) -> Route:
     """Decides the route of a loader from its arguments, and from the functions of other libraries as they are now."""
     left = replaced_function() if may_defer(loader) else LEFT_TO_TORCH
-    route = _found(loader, left)
-    dataset = route.dataset if route.dataset is not None else loader.dataset
-    return replace(route, dataset=dataset, left_to_torch=left)
+    dataset = samples_of(loader.dataset)
+    return replace(_found(loader, dataset, left), dataset=dataset, left_to_torch=left)
 
 
-def _found(loader: LoaderArguments, left: str | None) -> Route:
+def _found(loader: LoaderArguments, dataset: Any, left: str | None) -> Route:
     if isinstance(loader.dataset, IterableDataset):
         reason = f"{type(loader.dataset).__name__} is an iterable dataset, which torch's own code iterates"
         return Route(reason=reason, advice=ADVICE_MAP_STYLE)
     if loader.batch_sampler is None:
         return Route(reason="batch_size=None asks for single samples", advice="pass a batch_size")
-    if left is not None and makes_samples(loader.dataset):
+    if left is not None:
         return Route(reason=left)
     route = _pipeline_route(loader)
     if route.plan is not None:
         return route
-    route = replace(route, dataset=samples_of(loader.dataset))
-    found = find_transforms(route.dataset, follow=loader.draws == "torch")
+    found = find_transforms(dataset, follow=loader.draws == "torch")
     if not found.plans or native_problem() is not None:  # asked last, since it imports Pillow
         return route
     if route.advice in (ADVICE_SOURCE, ADVICE_FIRST_STEP):  # the image pipeline would gain little more

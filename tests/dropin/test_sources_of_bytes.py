@@ -104,8 +104,19 @@ class ProcessNumber:
 def test_known_transforms_are_the_image_pipelines(folder: Path) -> None:
     source = Source(folder, v1.Compose([*TRAIN, v1.ToTensor()]))
     assert DataLoader(source, 4, num_workers=2)._route().is_image_pipeline
-    left = DataLoader(source, 4, defer=False, seed=2)
-    assert sum(len(images) for images, _ in left) == len(source)
+
+
+def test_everything_can_be_left_to_torch_and_pillow(folder: Path) -> None:
+    source = Source(folder, v1.Compose([v1.Resize((24, 24)), v1.ToTensor()]))
+    loader = DataLoader(source, 4, defer=False)
+    assert not loader._route().is_image_pipeline
+    theirs = torch.utils.data.DataLoader(Samples(folder, source.transform), 4)
+    assert all(torch.equal(ours[0], images) for ours, (images, _) in zip(loader, theirs, strict=True))
+
+
+def test_single_samples_can_be_had(folder: Path) -> None:
+    source = Source(folder, v1.Compose([v1.Resize((24, 24)), v1.ToTensor()]))
+    assert [target for _, target in DataLoader(source, batch_size=None)] == list(range(len(source)))
 
 
 def test_a_step_that_comes_in_the_middle_of_an_epoch_is_called(folder: Path) -> None:
