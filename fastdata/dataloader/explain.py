@@ -85,9 +85,8 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
     if loader.seed is not None:
         seed = f"{loader.seed}: decides the order and what worker processes draw"
         seed += "" if loader.num_workers else ", not what the dataset draws in this process"
-    code = "torch's own DataLoader code"
     return {
-        "path": f"{code}, with fused transforms" if route.fused else code,
+        "path": "torch's own DataLoader code" + (", with fused transforms" if route.fused else ""),
         "why": f"it is not for the image pipeline: {route.reason}" if route.fused else route.reason,
         "fused": "; ".join(f"{place} ({_names_of_fused(plan)})" for place, plan in route.fused.items()) or None,
         "per sample": "; ".join(" → ".join(map(name_of, plan.left)) for plan in route.fused.values() if plan.left)

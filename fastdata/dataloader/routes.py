@@ -124,16 +124,17 @@ def _pipeline_route(loader: LoaderArguments) -> Route:
         compiled = compile_transform(source.transform, follow=follow)  # there will be no batch of images to augment
     if (plan := compiled.plan) is None:
         return Route(reason=compiled.reason, advice=compiled.advice)
-    if not plan.draws and not plan.unfused:
+    code = _users_code(loader, source, plan, compiled.reason)
+    if not plan.draws:
         plan = replace(plan, following=None)
-    elif follow and (reason := _not_followed(loader, source, plan)) is not None:
+    elif follow and code is None and (reason := _not_followed(loader, source, plan)) is not None:
         return Route(
             reason=f"draws='torch' has samples made where torch would make them: {reason}",
             advice="leave draws out: draws by (seed, epoch, sample) take less CPU",
         )
     if isinstance(source, ArraySource) and not (route := _array_route(loader, source, plan, compiled.reason)).plan:
         return route
-    if code := _users_code(loader, source, plan, compiled.reason):
+    if code is not None:
         where = "in worker processes" if loader.num_workers else "for one sample after the other"
         advice = None
         if any(map(has_batch_form, plan.unfused)) and loader.augment_on == "host":
@@ -154,8 +155,6 @@ def _not_followed(loader: LoaderArguments, source: ImageSource, plan: Plan) -> s
         return "with in_order=False the clock decides which worker draws for which batch"
     if loader.worker_init_fn is not None:
         return "worker_init_fn may seed the generators of the worker processes"
-    if plan.unfused:
-        return f"{name_of(plan.unfused[0])} draws in its own code"
     if native_problem() is not None or not follows_its_own_code(flatten(source.transform), plan):
         return "with the installed versions the draws of its transform are not known"
     return None
