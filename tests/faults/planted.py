@@ -203,11 +203,11 @@ GUARDS = {
         "            if not tried:",
         campaign("accounts", 150),
     ),
-    "a run that is left ends the ranks that wait for it": Guard(
-        "fastdata/train/__main__.py",
-        "            end_at_once(status=status)\n",
-        "            pass\n",
-        pytest_of("train/test_lost_devices.py", "a_rank_that_fails"),
+    "ranks that do not come are waited for no longer than the limit": Guard(
+        "fastdata/train/ranks.py",
+        "            timeout=timedelta(seconds=timeout_s),\n",
+        "",
+        pytest_of("faults/test_lost_ranks.py", "by_the_time_limit"),
     ),
 }
 

@@ -55,7 +55,10 @@ def start(rank: int, port: int, world: int) -> subprocess.Popen[str]:
 
 
 def told(process: subprocess.Popen[str]) -> tuple[float, str]:
-    output, errors = process.communicate(timeout=60)
+    try:
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 0, errors
     seconds, _, message = output.partition(" ")
     return float(seconds), message
