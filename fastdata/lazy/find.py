@@ -24,11 +24,7 @@ from fastdata.lazy.places import FusedTransforms, Place, original_of
 from fastdata.transforms.known import is_known_transform
 from fastdata.views.plan import Plan
 
-__all__ = [
-    "FindTransforms",
-    "find_transforms",
-    "looks_like_images",
-]
+__all__ = ["FindTransforms", "find_transforms", "looks_like_images"]
 
 _DEEPEST = 6  # objects inside of each other
 _MOST_ITEMS = 64  # longest list that may hold transforms; longer ones are lists of samples
@@ -107,7 +103,7 @@ class _Search:
         self.has_image_transforms = False
 
     def replaced(self, value: Any, place: str, depth: int) -> Any:
-        """Returns the value, or its replacement if it is a transform or a copied object that holds one."""
+        """Returns the value, or its replacement if it is a transform, or a tuple that holds one."""
         if id(value) in self._done:
             return self._done[id(value)]
         self._done[id(value)] = value
@@ -142,18 +138,16 @@ class _Search:
                 self.fused[id(value)] = fused_transform(value, follow=self._follow)
                 return self.fused[id(value)]
             self._in_transform += 1
-            try:
-                return self._object(value, place, depth)
-            finally:
-                self._in_transform -= 1
+            self._object(value, place, depth)
+            self._in_transform -= 1
+            return value
         if not _may_hold_transforms(value):
             return value
         is_called = not hasattr(cls, "__getitem__")
         self._in_users_callable += is_called
-        try:
-            return self._object(value, place, depth)
-        finally:
-            self._in_users_callable -= is_called
+        self._object(value, place, depth)
+        self._in_users_callable -= is_called
+        return value
 
     def _find_inside(self, plan: Plan, place: str, depth: int) -> bool:
         """Searches a plan's steps that cannot be fused; True if they hold others that can: then each is by itself."""
@@ -179,13 +173,12 @@ class _Search:
         self.swaps += [Place(value, key, each, new[key]) for key, each in pairs if key in changed]
         return value
 
-    def _object(self, value: Any, place: str, depth: int) -> Any:
+    def _object(self, value: Any, place: str, depth: int) -> None:
         attributes = vars(value)
         for name, each in list(attributes.items()):
             self._swapped(attributes, name, each, place, depth)
         for cls in filter(_is_users, type(value).__mro__):
             self._class(cls, place, depth)
-        return value
 
     def _class(self, cls: type, place: str, depth: int) -> None:
         """Searches the attributes of a user's class, and what the code of its methods names."""
