@@ -21,7 +21,6 @@ from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.engines import ENGINES
-from fastdata.shards.fields import parse_fields
 from fastdata.shards.records import Ref
 from fastdata.terminal.progress import Progress
 from fastdata.terminal.words import counted
@@ -34,45 +33,29 @@ _TRIED_IN_DRY_RUN = 64
 _CONVERT = """Converts images to shards: tar files with WebDataset's naming, each with an index, and one manifest.
 
 SOURCE  one of: a folder with one folder of images per class; a folder with train/ and val/ of such folders, which
-        become two datasets; any folder of images, with --fields or --annotations; tar files (a folder, one file, or a
-        pattern like "a-{000..009}.tar"), whose captions and other fields are kept; the URL of tar or Parquet
-        files, of a table or one of these folders; a .csv, .tsv or .jsonl table with paths of images; Parquet files with
-        encoded images, or a folder of them as Hugging Face lays it out or saves it; or module:function, a Python
-        function that yields (key, bytes, label) with integer labels, or dictionaries of fields ("__key__", "jpg",
-        "cls", "json", ...)
-DEST    a local folder, or the URL of one in a store that fsspec can write (s3://, gs://, hf://): shards are uploaded
-        as they are finished.  The result is the same for any number of workers.  Run the same command again to continue
-        an interrupted conversion.
+        become two datasets; tar files (a folder, one file, or a pattern like "a-{000..009}.tar"), whose captions and
+        other fields are kept; the URL of one of these in a store that fsspec knows.  For anything else (annotations,
+        tables, Hugging Face datasets): --from module:function, a Python function that yields dictionaries of fields
+        ("__key__", "jpg", "cls", "json", ...), or (key, bytes, label) with integer labels; see examples/convert_*.py
+DEST    a local folder.  The result is the same for any number of workers.  Run the same command again to continue an
+        interrupted conversion.
 
 Re-encoded images keep EXIF orientation and ICC profile and lose other metadata; raw pixels have no metadata."""
 
-_SHUFFLE = """write samples in a random order drawn from this seed; samples from Parquet files and functions, which can
+_SHUFFLE = """write samples in a random order drawn from this seed; samples of functions and stores, which can
 only be read in order, are all copied beside the shards first, which needs disk space for the data twice"""
-
-
-_FIELDS = """what to store beside image and class, by the extension that it gets: txt, json, mask.png.  PLACE is a
-column of a table ("json=*": all columns but the image's), or a folder with a file per image; by default the column of
-that name, or the file beside the image: 1.mask.png for 1.jpg"""
-
-_ANNOTATIONS = """annotations of a folder of images, stored as json: one or more COCO files (instances, captions, ...),
-or a folder of Pascal VOC XML files; images without annotations are left out"""
 
 
 def add_convert(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "convert",
-        help="convert an image folder, tar or Parquet files to shards",
+        help="convert an image folder, tar files, or what a Python function yields to shards",
         description=_CONVERT,
     )
-    parser.add_argument("source", metavar="SOURCE", help="what to convert")
-    parser.add_argument("destination", metavar="DEST", help="local folder, or URL, for the shards")
-    parser.add_argument(
-        "--staging",
-        metavar="FOLDER",
-        help="of a DEST that is a URL: local folder for the shards that are being made, and for what an interrupted "
-        "conversion needs to go on (default: one in the user's cache)",
-    )
+    parser.add_argument("source", metavar="SOURCE", nargs="?", help="what to convert")
+    parser.add_argument("destination", metavar="DEST", help="local folder for the shards")
+    parser.add_argument("--from", dest="function", metavar="MODULE:FUNCTION", help="a function that yields the samples")
     parser.add_argument(
         "--shard-size", type=_size, default=256 << 20, help="bytes of source data per shard, such as 256M (the default)"
     )
@@ -86,10 +69,6 @@ def add_convert(commands: Any) -> None:
         "and lists it (default: %(default)s)",
     )
     add_options(parser, on_error=None)
-    parser.add_argument("--image-column", help="column of a table with encoded images, or with their paths")
-    parser.add_argument("--label-column", help="column of a table with labels")
-    parser.add_argument("--fields", nargs="+", default=[], metavar="NAME[=PLACE]", help=_FIELDS)
-    parser.add_argument("--annotations", nargs="+", default=[], metavar="PATH", help=_ANNOTATIONS)
     parser.add_argument(
         "--classes",
         type=Path,
@@ -176,32 +155,28 @@ class ConversionProgress(Progress):
 
 
 def _convert(given: argparse.Namespace) -> None:
-    options, columns = _options(given), (given.image_column, given.label_column)
+    options, source = _options(given), _source(given)
     destination: str = given.destination
     if given.dry_run:
-        _estimate(given, options, columns)
+        _estimate(source, given, options)
         return
     progress = ConversionProgress(hidden=given.quiet)
     if Path(destination).is_file():
         raise OptionError(f"DEST {destination} is a file; name a folder")
     if given.classes is not None and not given.classes.is_file():
         raise OptionError(f"--classes {given.classes}: there is no such file")
-    problems = left_out_of(Path(given.source), given)
+    problems = left_out_of(Path(source), given)
     try:
         summary = convert(
-            given.source,
+            source,
             destination,
             options,
             workers=given.workers,
             engine=given.engine,
             overwrite=given.overwrite,
             resume=given.resume,
-            staging=given.staging,
-            columns=columns,
             classes=given.classes.read_text().splitlines() if given.classes is not None else None,
             left_out={problem.path for problem in problems},
-            fields=parse_fields(given.fields),
-            annotations=given.annotations,
             progress=progress.add,
             planned=lambda images: progress.expect(images) if images is not None else None,
         )
@@ -218,17 +193,20 @@ def _convert(given: argparse.Namespace) -> None:
     check_datasets(given, destination, places, decode=True, document=document)
 
 
-def _estimate(given: argparse.Namespace, options: ConvertOptions, columns: tuple[str | None, str | None]) -> None:
+def _source(given: argparse.Namespace) -> str:
+    """What to convert: the function or the place that was named."""
+    if (given.function is None) == (given.source is None):
+        raise OptionError("name either SOURCE or --from MODULE:FUNCTION")
+    if given.function is not None and ":" not in given.function:
+        raise OptionError(f"--from {given.function} is not like module:function")
+    source: str = given.function or given.source
+    return source
+
+
+def _estimate(source: str, given: argparse.Namespace, options: ConvertOptions) -> None:
     """Converts a few images of each split into a temporary folder and multiplies."""
     splits: dict[str, Any] = {}
-    found = open_source(
-        given.source,
-        image_column=columns[0],
-        label_column=columns[1],
-        fields=parse_fields(given.fields),
-        annotations=given.annotations,
-    )
-    for name, split in found.items():
+    for name, split in open_source(source).items():
         splits[name] = _estimate_split(split, options, given.workers) if split.refs is not None else None
         if wants_text(given):
             print(_estimate_in_words(name, splits[name], options, given.workers))

@@ -14,10 +14,10 @@ from fastdata.cli.inspect import add_inspect
 from fastdata.cli.output import add_output, add_workers, tell
 from fastdata.cli.problems import add_options, left_out_of, summary_of
 from fastdata.cli.verify import add_verify
-from fastdata.errors import DatasetError
+from fastdata.errors import DatasetError, OptionError
 from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.shards.conversion.job import ON_ERROR
-from fastdata.shards.make_index import index_elsewhere, index_folder, index_in_store
+from fastdata.shards.make_index import index_elsewhere, index_folder
 from fastdata.terminal.progress import Progress
 from fastdata.terminal.words import counted
 
@@ -41,8 +41,8 @@ def _add_index(commands: Any) -> None:
     )
     index.add_argument(
         "dataset",
-        help="a folder of images, or of tar files that follow WebDataset's naming, or the URL of such tar files or "
-        "their folder; with --to also a pattern of tar files",
+        help="a folder of images, or of tar files that follow WebDataset's naming; with --to also a pattern of tar "
+        "files, or the URL of such tar files or of their folder",
     )
     index.add_argument(
         "--to",
@@ -92,8 +92,11 @@ def _index(given: argparse.Namespace) -> None:
     folder = Path(given.dataset)
     place: str | Path = folder
     if given.to is None and "://" in given.dataset:
-        place, manifest = given.dataset, index_in_store(given.dataset, workers=given.workers, force=given.force)
-    elif given.to is not None and (not folder.is_dir() or any(folder.glob("*.tar*"))):
+        raise OptionError(
+            f"{given.dataset} is a URL, and nothing is written to stores; name a local folder for its index with --to, "
+            "which ShardDataset opens"
+        )
+    if given.to is not None and (not folder.is_dir() or any(folder.glob("*.tar*"))):
         place, manifest = given.to, index_elsewhere(given.dataset, given.to, workers=given.workers)
     elif not folder.is_dir():
         raise DatasetError(f"{folder} is a file; name a folder" if folder.exists() else f"no such folder: {folder}")

@@ -7,16 +7,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from fastdata.errors import ConversionError, OptionError
+from fastdata.errors import ConversionError
 from fastdata.shards.tar import IMAGE_EXTENSIONS
 from fastdata.views.header import parse_header
 
-__all__ = ["CLASS", "IMAGE", "KEY", "decoded", "encoded", "has_format", "is_field", "names_image", "parse_fields"]
+__all__ = ["CLASS", "IMAGE", "KEY", "decoded", "encoded", "has_format", "is_field", "names_image"]
 
 IMAGE, CLASS, KEY = "image", "cls", "__key__"  # fields that every shard has
 _TEXT = frozenset({"txt", "text", "caption", "transcript"})
@@ -31,36 +30,6 @@ def names_image(field: str) -> bool:
 def is_field(name: object) -> bool:
     """True for what can be the extension of a member: small letters, digits, _ and -, with dots between them."""
     return isinstance(name, str) and re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", name) is not None
-
-
-def parse_fields(given: Iterable[str]) -> dict[str, str]:
-    """Reads fields as the command line has them: NAME, or NAME=PLACE.
-
-    Args:
-        given: NAME is the extension of the members that hold the field: "txt", "json", "mask.png".  PLACE is a column
-            of a table, or a folder with a file per image; by default the column, or the file beside the image, of that
-            name.
-
-    Returns:
-        Place of each field by its name; "" for the default.
-
-    Raises:
-        OptionError: a name cannot be an extension, is that of image or class, or was given twice.
-    """
-    fields: dict[str, str] = {}
-    for each in given:
-        name, _, place = each.partition("=")
-        if not is_field(name.lower()):
-            raise OptionError(
-                f"fields: {each!r} is not NAME or NAME=PLACE with a NAME like txt, json or mask.png (letters, digits, "
-                "_ and -, with dots between them)"
-            )
-        if name.lower() in (IMAGE, CLASS, KEY):
-            raise OptionError(f"fields: {name} is stored anyway; name only what lies beside image and class")
-        if name.lower() in fields:
-            raise OptionError(f"fields: {name} was given twice")
-        fields[name.lower()] = place
-    return fields
 
 
 def has_format(field: str, data: bytes) -> bool:

@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +23,7 @@ from fastdata.shards.writer import IndexBuilder
 from fastdata.system.files import write_whole
 from fastdata.views.header import parse_header
 
-__all__ = ["index_elsewhere", "index_folder", "index_in_store"]
+__all__ = ["index_elsewhere", "index_folder"]
 
 _Made = TypeVar("_Made", Manifest, ShardIndex)
 
@@ -100,36 +99,6 @@ def index_elsewhere(tars: str, folder: str | os.PathLike[str], *, workers: int =
     return manifest
 
 
-def index_in_store(tars: str, *, workers: int = 1, force: bool = False) -> Manifest:
-    """Indexes tar files in a store, and uploads indexes and manifest to where they are, the manifest last.
-
-    Args:
-        tars: URL of a folder, or of tar files in one ("s3://bucket/data-{000000..000099}.tar").
-        workers: number of processes.
-        force: replace an index even if its tar file has changed since the index was written.
-
-    Raises:
-        DatasetError, ConversionError, ShardError: as of `index_elsewhere`; or a tar file does not have the checksum in
-            its index.
-        StoreError: the store cannot be read or written.
-    """
-    store = RemoteFiles()
-    with tempfile.TemporaryDirectory(prefix="fastdata-index-") as scratch:
-        made = index_elsewhere(tars, scratch, workers=workers)
-        place = str(made.tars)
-        old = _old(f"{place}/{MANIFEST_NAME}", Manifest.from_text, store) or made
-        indexes = {Path(scratch, shard.index_name): f"{place}/{shard.index_name}" for shard in made.shards}
-        for path, url in () if force else indexes.items():
-            new = ShardIndex.from_bytes(read_shard_file(path), str(path))
-            _refuse_changed(url, _old(url, ShardIndex.from_bytes, store), new.tar_crc32c)
-        for path, url in indexes.items():
-            store.upload(path, url)
-        manifest = replace(made, tars=None, options=old.options, skipped=old.skipped, source=old.source)
-        write_whole(Path(scratch, MANIFEST_NAME), manifest.to_text().encode())
-        store.upload(Path(scratch, MANIFEST_NAME), f"{place}/{MANIFEST_NAME}")
-    return manifest
-
-
 def _old(place: str, parse: Callable[[bytes, str], _Made], store: RemoteFiles | None = None) -> _Made | None:
     """Reads what was made before at a path, or at a URL in a store; None if it is missing, or damaged itself."""
     try:
@@ -145,7 +114,7 @@ def _tars(given: str) -> list[str]:
         refuse_compressed(paths)
         if len(paths) == 1 and not given.endswith(".tar"):
             place = given.rstrip("/")
-            names = sorted(name for name in RemoteFiles().sizes(place) if ".tar" in name)
+            names = sorted(name for name in RemoteFiles().files_below(place) if ".tar" in name and "/" not in name)
             refuse_compressed(names)
             paths = [f"{place}/{name}" for name in names if name.endswith(".tar")]
         if not paths or not all(path.endswith(".tar") for path in paths):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 
 from fastdata.errors import DatasetError
 
-__all__ = ["expand_braces", "refuse_compressed"]
+__all__ = ["expand_braces", "is_url", "refuse_compressed"]
+
+
+def is_url(place: str | os.PathLike[str]) -> bool:
+    """True for URLs; a path may have made one slash of two, and C:/ is a disk."""
+    text = os.fspath(place)
+    return "://" in text or re.match(r"[A-Za-z][\w+.-]+:/", text) is not None
 
 
 def expand_braces(pattern: str) -> list[str]:

@@ -26,23 +26,15 @@ __all__ = ["Part", "Ref", "TarSample", "list_tar", "listing", "tar_samples"]
 
 
 class Part(NamedTuple):
-    """Location of another part of a sample, such as a caption, or its bytes where they are made of annotations.
+    """Location of another part of a sample, such as a caption, in the file of its image.
 
-    `path` is the file that it is in, from `offset` on; "" for the file of the sample's image.  `size` is -1 for a part
-    that is missing, `crc32c` known where its bytes have been read.
+    `crc32c` is known where its bytes have been read.
     """
 
     extension: str
     offset: int
     size: int
-    path: str = ""
-    data: bytes | None = None
     crc32c: int | None = None
-
-    @classmethod
-    def made(cls, extension: str, data: bytes) -> Part:
-        """A part whose bytes are at hand."""
-        return cls(extension, 0, len(data), data=data, crc32c=crc32c(data))
 
 
 class Ref(NamedTuple):

@@ -1,15 +1,12 @@
-"""Reads and writes whole files in any store that fsspec supports; temporary failures are retried."""
+"""Reads whole files from any store that fsspec supports; temporary failures are retried."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
-import shutil
 import time
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote, unquote
@@ -28,12 +25,11 @@ _FIRST_PAUSE_S = 0.5
 _CHUNK_BYTES = 4 << 20
 _MOST_CAUSES = 20
 _MISSING = (404, 410)
-_THEN = "shards that were downloaded stay in the cache"
 _PASSING = (408, 425, 429)  # of the statuses that blame the caller: too slow, too early, too often
 
 
 class RemoteFiles:
-    """Reads and writes whole files at any fsspec URL, with retries."""
+    """Reads whole files at any fsspec URL, with retries."""
 
     def __init__(self) -> None:
         self._systems: dict[tuple[int, str], Any] = {}
@@ -97,61 +93,6 @@ class RemoteFiles:
 
         self._patiently(url, copy)
 
-    def upload(self, path: Path, url: str) -> None:
-        """Copies a local file to a store, where it takes the place of one of that name.
-
-        Raises:
-            StoreError: it cannot be written there.
-        """
-
-        def copy() -> None:
-            system, place = self._system(url)
-            system.makedirs(place.rpartition("/")[0], exist_ok=True)
-            with open(path, "rb") as file, system.open(place, "wb") as out:
-                shutil.copyfileobj(file, out, _CHUNK_BYTES)
-            system.invalidate_cache()
-            if (found := system.size(place)) != path.stat().st_size:
-                raise ConnectionError(f"the store has {found} of {path.stat().st_size} bytes")
-
-        self._patiently(url, copy, "written", "what was finished is kept: run the same command again to continue")
-
-    def sizes(self, url: str) -> dict[str, int]:
-        """Bytes of the files in a folder of a store, by name; {} where there is no such folder.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
-        return {name: size for name, size in self._entries(url) if size is not None}
-
-    def names(self, url: str) -> list[str]:
-        """Names of the files and folders in a folder of a store; [] where there is no such folder.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
-        return [name for name, _ in self._entries(url)]
-
-    def _entries(self, url: str) -> list[tuple[str, int | None]]:
-        """Names in a folder, each with the bytes of a file, or None for a folder."""
-
-        def listed() -> list[tuple[str, int | None]]:
-            system, place = self._system(f"{url}/")
-            system.invalidate_cache()
-            below = place.rstrip("/")
-            inside = [each for each in system.ls(below, detail=True) if each["name"].rstrip("/") != below]
-            return [
-                (
-                    _named(url, each["name"].rstrip("/").rpartition("/")[2]),
-                    each["size"] if each["type"] == "file" else None,
-                )
-                for each in inside
-            ]
-
-        try:
-            return self._patiently(url, listed)
-        except NotInStore:
-            return []
-
     def files_below(self, url: str) -> dict[str, int]:
         """Bytes of all files below a folder of a store, by their paths there.
 
@@ -190,36 +131,6 @@ class RemoteFiles:
 
         return self._patiently(pattern, found)
 
-    @contextmanager
-    def opened(self, url: str) -> Iterator[IO[bytes]]:
-        """A file in a store, of which parts are read as they are asked for.
-
-        Raises:
-            StoreError: it cannot be opened, or reading fails, or the store sends no parts of files.
-        """
-        file = self._patiently(url, lambda: self._system(url)[0].open(self._system(url)[1], "rb"))
-        with file:
-            try:
-                yield file
-            except Exception as error:
-                if isinstance(error, ValueError) and _is_raised_by_fsspec(error):
-                    raise StoreError(
-                        f"{url} cannot be read in parts, since the server does not answer requests for ranges of "
-                        "bytes; download the file first"
-                    ) from error
-                if not any(map(_is_net, _causes(error))):
-                    raise
-                raise StoreError(f"{url} could not be read ({_in_words(error)}); try again later") from error
-
-    def remove(self, url: str) -> None:
-        """Removes a file from a store; one that is not there is removed.
-
-        Raises:
-            StoreError: it cannot be removed.
-        """
-        with suppress(NotInStore):  # also where the answer to an earlier attempt was lost
-            self._patiently(url, lambda: self._system(url)[0].rm_file(self._system(url)[1]), "removed")
-
     def _copy(self, url: str, file: IO[bytes], expected_bytes: int) -> tuple[int, int]:
         crc = size = 0
         file.seek(0)
@@ -251,14 +162,14 @@ class RemoteFiles:
                 raise StoreError(f"{url} cannot be opened: {error}") from error
         return self._systems[key], self._systems[key]._strip_protocol(url)
 
-    def _patiently(self, url: str, work: Callable[[], Result], done: str = "read", then: str = _THEN) -> Result:
+    def _patiently(self, url: str, work: Callable[[], Result]) -> Result:
         for attempt in range(_TRIES):
             try:
                 return work()
             except StoreError:
                 raise
             except NotImplementedError as error:
-                raise StoreError(f"{url} cannot be {done}: this kind of store does not do that ({error})") from error
+                raise StoreError(f"{url} cannot be read: this kind of store does not do that ({error})") from error
             except Exception as error:  # every store's library has its own
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise
@@ -266,8 +177,8 @@ class RemoteFiles:
                 last = error
                 time.sleep(_FIRST_PAUSE_S * 2**attempt if attempt + 1 < _TRIES else 0)
         raise StoreError(
-            f"{url} could not be {done} in {_TRIES} attempts ({_in_words(last)}); the store or the network may be "
-            f"down: try again later, {then}"
+            f"{url} could not be read in {_TRIES} attempts ({_in_words(last)}); the store or the network may be "
+            "down: try again later, shards that were downloaded stay in the cache"
         ) from last
 
 
@@ -322,11 +233,6 @@ def _is_net(error: BaseException) -> bool:
         "requests",
         "urllib3",
     )
-
-
-def _is_raised_by_fsspec(error: Exception) -> bool:
-    *_, innermost = traceback.walk_tb(error.__traceback__)
-    return str(innermost[0].f_globals.get("__name__")).startswith("fsspec.")
 
 
 def _is_quoted(url: str) -> bool:

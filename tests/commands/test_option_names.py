@@ -39,7 +39,7 @@ def test_arguments_become_options(message: str, told: str) -> None:
         (["--quality", "101"], "fastdata: --quality 101 is not between 1 and 100"),
         (["--lossless", "--raw", "3"], "fastdata: --lossless and --raw 3 cannot be combined; choose one"),
         (["--raw", "3", "--min-side", "5"], "fastdata: --raw 3 and --min-side 5 cannot be combined; choose one"),
-        (["--staging", "place"], "fastdata: --staging place is for a destination that is a URL; leave it out"),
+        (["--from", "a:b"], "fastdata: name either SOURCE or --from MODULE:FUNCTION"),
     ],
 )
 def test_a_command_names_its_options(

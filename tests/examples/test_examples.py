@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 from images import jpeg
+from PIL import Image
 from places import ROOT
 from warm_python import run_python
+
+from fastdata import ShardDataset
+from fastdata.shards.verify import verify_folder
 
 EXAMPLES = ROOT / "examples"
 RUN = ["-m", "fastdata", "run"]
@@ -240,3 +244,70 @@ def test_a_cluster_converts(name: str) -> None:
     assert "converted: 48 of 48 images" in told
     assert "no faults" in printed
     assert "a batch of (8, 3, 64, 64)" in printed
+
+
+CONVERSIONS = {
+    "convert_coco": {"COCO_IMAGES": "pictures", "COCO_ANNOTATIONS": "coco.json"},
+    "convert_voc": {"VOC": "voc"},
+    "convert_table": {"TABLE": "table.csv"},
+    "convert_hugging_face": {"HF_DATASET": "saved"},
+}
+
+
+@pytest.fixture
+def annotated(tmp_path: Path) -> Path:
+    """Three images with what the conversions need beside them."""
+    for folder in ("pictures", "voc/JPEGImages", "voc/Annotations", "voc/SegmentationClass"):
+        (tmp_path / folder).mkdir(parents=True)
+    rows = []
+    for n in range(3):
+        for folder in ("pictures", "voc/JPEGImages"):
+            (tmp_path / folder / f"{n}.jpg").write_bytes(jpeg(40 + n, 30, seed=n))
+        box = "".join(f"<{side}>{n}</{side}>" for side in ("xmin", "ymin", "xmax", "ymax"))
+        text = f"<annotation><object><name>cat</name><bndbox>{box}</bndbox></object></annotation>"
+        (tmp_path / "voc" / "Annotations" / f"{n}.xml").write_text(text)
+        Image.new("L", (40 + n, 30), n).save(tmp_path / "voc" / "SegmentationClass" / f"{n}.png")
+        rows.append(f"pictures/{n}.jpg,{'cat' if n else 'dog'},picture {n}\n")
+    (tmp_path / "table.csv").write_text("".join(["path,label,caption\n", *rows]))
+    found = [{"id": n, "image_id": n, "category_id": 7, "bbox": [n] * 4} for n in range(3)]
+    pictures = [{"id": n, "file_name": f"{n}.jpg", "width": 40 + n, "height": 30} for n in range(3)]
+    content = {"images": pictures, "annotations": found, "categories": [{"id": 7, "name": "cat"}]}
+    (tmp_path / "coco.json").write_text(json.dumps(content))
+    return tmp_path
+
+
+def save_hugging_face(folder: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["cat", "dog"])
+    features = datasets.Features({"image": datasets.Image(), "label": names})
+    images = [str(folder / "pictures" / f"{n}.jpg") for n in range(3)]
+    datasets.Dataset.from_dict({"image": images, "label": [1, 0, 0]}, features=features).save_to_disk(folder / "saved")
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_conversions_of_other_layouts(name: str, annotated: Path) -> None:
+    if name == "convert_hugging_face":
+        save_hugging_face(annotated)
+    places = {key: str(annotated / place) for key, place in CONVERSIONS[name].items()}
+    command = [sys.executable, "-m", "fastdata", "convert", "--from", f"{name}:samples", str(annotated / "out")]
+    environment = {**os.environ, **places, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=EXAMPLES, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(verify_folder(annotated / "out", decode=True)) == []
+    dataset = ShardDataset(annotated / "out")
+    originals = [(annotated / "pictures" / f"{n}.jpg").read_bytes() for n in range(3)]
+    assert [dataset.read_encoded(n) for n in range(3)] == originals
+    if name in ("convert_table", "convert_hugging_face"):
+        assert (dataset.classes, dataset.targets) == (["cat", "dog"], [1, 0, 0])
+    if name == "convert_table":
+        assert [*ShardDataset(annotated / "out", fields=("txt",))] == [(f"picture {n}",) for n in range(3)]
+    if name == "convert_coco":
+        found = [entry["annotations"] for (entry,) in ShardDataset(annotated / "out", fields=("json",))]
+        assert [(one["category"], one["bbox"]) for (one,) in found] == [("cat", [n] * 4) for n in range(3)]
+    if name == "convert_voc":
+        fields = ShardDataset(annotated / "out", fields=("json", "mask.png"))
+        assert [(found, mask.getpixel((0, 0))) for found, mask in fields] == [
+            ([{"name": "cat", "bbox": [n] * 4}], n) for n in range(3)
+        ]

@@ -102,12 +102,6 @@ def test_a_tar_file_that_is_converted(tmp_path: Path, put_fifo: Any, capsys: pyt
     assert f"{path}: it is {REFUSAL}" in capsys.readouterr().err
 
 
-def test_a_parquet_file_that_is_converted(tmp_path: Path, put_fifo: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    path = put_fifo(tmp_path / "a.parquet")
-    assert main(["convert", str(path), str(tmp_path / "out")]) != 0
-    assert REFUSAL in capsys.readouterr().err
-
-
 def test_indexes_of_images(tmp_path: Path, put_fifo: Any) -> None:
     with pytest.raises(DatasetError, match="it is not a regular file"):
         IndexFile(put_fifo(tmp_path / "some.jpegindex"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from places import CONVERT
 
 from fastdata import ConversionError, DatasetError, OptionError
 from fastdata.cli.convert import ConversionProgress
+from fastdata.cli.main import main
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.job import ShardDone
 from fastdata.shards.format import ShardInfo
@@ -27,18 +29,30 @@ from fastdata.shards.format import ShardInfo
 
 def test_a_url_that_was_made_a_path_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OptionError, match=r"s3:/bucket/set is a URL that has lost a slash as a path; pass it as text"):
+    with pytest.raises(OptionError, match=r"s3:/bucket/set is a URL, but shards are written to a local folder"):
         convert(str(folder), Path("s3://bucket/set"), ConvertOptions())
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("url", ["memory://bucket/a.jpg", "memory://b/{0..1}/x"])
-def test_of_urls_tar_files_and_folders_are_sources(tmp_path: Path, url: str) -> None:
-    with pytest.raises(
-        DatasetError, match=r"is neither a folder, a pattern of \.tar or of \.parquet files .*, nor a table"
-    ):
-        convert(url, tmp_path / "out", ConvertOptions())
+def test_what_needs_a_function_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("path,label")
+    (tmp_path / "loose").mkdir()
+    for source in (str(tmp_path / "a.csv"), str(tmp_path / "loose"), "memory://b/{0..1}/x"):
+        with pytest.raises(DatasetError, match=r"--from module:function"):
+            convert(source, tmp_path / "out", ConvertOptions())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_function_is_named_with_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    assert main(["convert", "--from", "generated:samples", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["splits"][""]["images"] == 40
+    assert main(["convert", "--from", "generated:samples", out]) == 1
+    assert "already holds a converted dataset" in capsys.readouterr().err
+    assert main(["convert", "--from", "generated", out]) == 1
+    assert "--from generated is not like module:function" in capsys.readouterr().err
+    assert main(["convert", out]) == 1
+    assert "name either SOURCE or --from MODULE:FUNCTION" in capsys.readouterr().err
 
 
 # ---- progress

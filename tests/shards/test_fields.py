@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -376,12 +377,27 @@ def test_names_that_no_member_can_have_are_refused(tmp_path: Path, name: Any) ->
         writer.write({"__key__": "a", "jpg": images.jpeg(20, 20), "npy": np.zeros(2), "__url__": "of WebDataset"})
 
 
-def test_a_field_that_two_images_share_is_restored_once(tmp_path: Path) -> None:
+def test_a_field_that_two_images_share_is_restored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("7.jpg", "7.png"):
         (tmp_path / "files").mkdir(exist_ok=True)
         data = images.jpeg(20, 20) if name == "7.jpg" else encoded("png", np.zeros((5, 5, 3), np.uint8), "")
         (tmp_path / "files" / name).write_bytes(data)
     (tmp_path / "files" / "7.txt").write_text("both")
-    convert(str(tmp_path / "files"), tmp_path / "shards", ConvertOptions(), fields={"txt": ""})
+    module = type(sys)("sharing")
+    module.samples = lambda: (  # type: ignore[attr-defined]
+        {"__key__": path.name, "img": path, "txt": "both"} for path in sorted((tmp_path / "files").glob("7.[jp]*"))
+    )
+    monkeypatch.setitem(sys.modules, "sharing", module)
+    convert("sharing:samples", tmp_path / "shards", ConvertOptions())
     assert main(["restore", str(tmp_path / "shards"), str(tmp_path / "again")]) == 0
     assert tree(tmp_path / "again") == tree(tmp_path / "files")
+
+
+def test_a_function_yields_dictionaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(images.__file__).parent))
+    for workers in (1, 2):
+        convert("generated:with_fields", tmp_path / str(workers), ConvertOptions(shard_bytes=20_000), workers=workers)
+        found = list(ShardDataset(tmp_path / str(workers), fields=("__key__", "cls", "txt", "json")))
+        assert found == [(f"{n:03}", n % 3, f"text {n}", {"n": n}) for n in range(20)]
+    same = [(tmp_path / name / "manifest.json").read_bytes() for name in ("1", "2")]
+    assert same[0] == same[1]

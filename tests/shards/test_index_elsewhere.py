@@ -16,7 +16,7 @@ from folders import flip, tree
 from fastdata import DatasetError, ShardDataset, ShardError
 from fastdata.cli.main import main
 from fastdata.shards.conversion.convert import ConvertOptions, convert
-from fastdata.shards.make_index import index_elsewhere, index_in_store
+from fastdata.shards.make_index import index_elsewhere
 from fastdata.shards.verify import verify_folder
 
 COUNT = 12
@@ -64,29 +64,12 @@ def test_nothing_is_written_beside_the_tar_files(tars: Path, tmp_path: Path, giv
     assert main(command) == 0  # again
 
 
-@pytest.mark.parametrize("named", ["memory://foreign", "memory://foreign/data-{000..002}.tar"])
-def test_tar_files_in_a_store_are_indexed_there(tars: Path, tmp_path: Path, named: str) -> None:
-    system = fsspec.filesystem("memory")
-    system.put(f"{tars}/", "/foreign/", recursive=True)
-    try:
-        assert main(["index", named, "--workers", "1"]) == 0
-        check(ShardDataset("memory://foreign", fields=("cls", "txt"), cache_dir=tmp_path / "cache"))
-        assert list(verify_folder("memory://foreign", decode=True)) == []
-        assert main(["index", named, "--workers", "1"]) == 0  # again
-        changed = bytearray(system.cat_file("/foreign/data-001.tar"))
-        changed[600] ^= 1
-        system.pipe_file("/foreign/data-001.tar", bytes(changed))
-        with pytest.raises(ShardError, match="tar file does not have the checksum in its index"):
-            index_in_store(named)
-        index_in_store(named, force=True)
-    finally:
-        system.rm("/foreign", recursive=True)
-
-
-def test_a_store_without_tar_files(tmp_path: Path) -> None:
+def test_a_store_is_indexed_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for url in ("memory://nothing/here", "memory://nothing/here/set.csv"):
         with pytest.raises(DatasetError, match="no tar files at memory://nothing/here"):
-            index_in_store(url)
+            index_elsewhere(url, tmp_path / "index")
+    assert main(["index", "memory://nothing/here"]) == 1
+    assert "nothing is written to stores; name a local folder for its index with --to" in capsys.readouterr().err
 
 
 def test_damage_that_came_later_is_found(tars: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -152,107 +151,6 @@ def test_a_part_that_memory_would_not_hold_is_refused(tmp_path: Path, monkeypatc
     source = write_tar(tmp_path / "a.tar", [{"jpg": PICTURE, "mp4": bytes(6000)}])
     with pytest.raises(ConversionError, match=r"a\.tar: 000 has a part of 6000 bytes; at most 5000 are accepted"):
         convert(str(source), tmp_path / "out", OPTIONS)
-
-
-# ---- Parquet
-
-
-def write_parquet(path: Path, labels: Any, metadata: Any = None) -> Path:
-    import pyarrow
-    import pyarrow.parquet
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pyarrow.table({"image": [PICTURE] * len(labels), "label": labels})
-    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
-    return path
-
-
-@pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "uint64", "int8", "int64"])
-def test_integers_of_any_size(tmp_path: Path, kind: str) -> None:
-    source = write_parquet(tmp_path / "a.parquet", np.array([3, 0, 100], kind))
-    convert(str(source), tmp_path / "out", OPTIONS)
-    assert ShardDataset(tmp_path / "out").targets == [3, 0, 100]
-
-
-def test_strings_become_classes(tmp_path: Path) -> None:
-    import pyarrow
-
-    write_parquet(tmp_path / "set" / "train-0.parquet", ["dog", "cat", "dog"])
-    write_parquet(tmp_path / "set" / "test-0.parquet", pyarrow.array(["emu", "dog"]).dictionary_encode())
-    convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS)
-    train, test = (ShardDataset(tmp_path / "out" / name) for name in ("train", "test"))
-    assert train.classes == test.classes == ["cat", "dog", "emu"]
-    assert (train.targets, test.targets) == ([1, 0, 1], [2, 1])
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ([1.0, 2.0], r"column 'label' holds double; labels must be integers, or strings with class names"),
-        ([True, False], r"column 'label' holds bool"),
-        ([[1], [2]], r"column 'label' holds list"),
-        ([None, None], r"column 'label' holds null"),
-        ([1, None], r"a\.parquet: row 1 has no label \(null in column 'label'\)"),
-        (["dog", "cat", None], r"a\.parquet: row 2 has no label"),
-        (np.array([1, 2**64 - 1], np.uint64), r"row 1 has the label 18446744073709551615; labels must be from 0 to"),
-        ([0, -7], r"row 1 has the label -7; labels must be"),
-    ],
-)
-def test_labels_of_parquet_files_that_make_no_sense(tmp_path: Path, labels: Any, message: str) -> None:
-    source = write_parquet(tmp_path / "a.parquet", labels)
-    with pytest.raises(ConversionError, match=message):
-        convert(str(source), tmp_path / "out", OPTIONS)
-
-
-def test_files_of_which_some_have_names_and_some_numbers(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "set" / "a.parquet", [1, 2])
-    write_parquet(tmp_path / "set" / "b.parquet", ["dog"])
-    with pytest.raises(
-        ConversionError, match=r"all names: .*a\.parquet has the number .*b\.parquet has the name 'dog'"
-    ):
-        convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS)
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        {"train": "data/train-00000-of-00002.parquet", "test": "data/test-00000-of-00001.parquet"},
-        {"train": "default/train/0000.parquet", "test": "default/test/0000.parquet"},
-        {"train": "train/0000.parquet", "validation": "validation/0000.parquet"},
-        {"train": "plain_text/train-00000-of-00001.parquet", "test": "plain_text/test-00000-of-00001.parquet"},
-    ],
-    ids=lambda layout: layout["train"],
-)
-def test_the_layouts_of_dataset_hubs(tmp_path: Path, layout: dict[str, str]) -> None:
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "README.md").write_text("a dataset")
-    for number, path in enumerate(layout.values()):
-        write_parquet(tmp_path / "set" / path, [number] * (number + 2))
-    convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS)
-    for number, name in enumerate(layout):
-        assert ShardDataset(tmp_path / "out" / name).targets == [number] * (number + 2)
-
-
-def test_a_parquet_file_beside_the_images_of_a_class_is_left_out(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "set")
-    write_parquet(tmp_path / "set" / "apple" / "more.parquet", [1])
-    assert convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS).manifests[""].samples == 39
-
-
-def test_several_configurations_are_not_mixed(tmp_path: Path) -> None:
-    for name in ("large", "small"):
-        write_parquet(tmp_path / "set" / name / "train" / "0000.parquet", [1])
-    with pytest.raises(ConversionError, match=r"contains Parquet files in .*large, .*small; name one of these"):
-        convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS)
-
-
-def test_files_without_a_split_are_not_mixed_with_those_of_one(tmp_path: Path) -> None:
-    for name in ("train-0", "unsupervised-0"):
-        write_parquet(tmp_path / "set" / "data" / f"{name}.parquet", [1])
-    with pytest.raises(
-        ConversionError, match=r"train-0\.parquet names a split, but .*unsupervised-0\.parquet names none"
-    ):
-        convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS)
 
 
 # ---- functions

@@ -9,8 +9,6 @@ import tarfile
 from pathlib import Path
 
 import images
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from fastdata import ConversionError, ShardDataset
@@ -124,15 +122,6 @@ def test_names_in_tar_files(tmp_path: Path) -> None:
     assert list(ShardDataset(tmp_path / "made").source_paths()) == ["x/a.JPEG", "b.Jpg", "", ""]
     restore_folder(ShardDataset(tmp_path / "made"), tmp_path / "again")
     assert set(files_below(tmp_path / "again")) == {"x/a.JPEG", "b.Jpg", "out.jpg", "b~2.jpg"}
-
-
-def test_names_in_parquet_files(tmp_path: Path) -> None:
-    paths = ["n01/a.JPEG", "/home/somebody/b.JPEG", None, "n01/a.JPEG"]
-    rows = [{"bytes": images.jpeg(40, 30, seed=number), "path": path} for number, path in enumerate(paths)]
-    table = pyarrow.table({"image": rows, "label": [0, 1, 0, 1]})
-    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
-    convert(str(tmp_path / "train.parquet"), tmp_path / "made", ConvertOptions())
-    assert list(ShardDataset(tmp_path / "made" / "train").source_paths()) == ["n01/a.JPEG", "b.JPEG", "", ""]
 
 
 def test_names_from_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

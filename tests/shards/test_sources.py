@@ -147,22 +147,6 @@ def test_pipes_and_links(source: Path, tmp_path: Path) -> None:
         convert(str(source), tmp_path / "more", OPTIONS)
 
 
-def test_a_parquet_file_with_other_rows_is_converted_anew(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    for count in (2, 5):
-        rows = {"image": [images.jpeg(20, 20, seed=n) for n in range(count)], "label": list(range(count))}
-        pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
-        convert(str(tmp_path / "a.parquet"), tmp_path / f"out{count}", OPTIONS)
-        assert len(ShardDataset(tmp_path / f"out{count}")) == count
-    with pytest.raises(ConversionError, match="already holds a converted dataset"):
-        convert(str(tmp_path / "a.parquet"), tmp_path / "out2", OPTIONS)
-    (tmp_path / "junk.parquet").write_bytes(b"junk")
-    with pytest.raises(ConversionError, match="is not a Parquet file, or damaged"):
-        convert(str(tmp_path / "junk.parquet"), tmp_path / "junk", OPTIONS)
-
-
 def test_damage_in_shards_is_not_converted(own: Path, tmp_path: Path) -> None:
     """A bit in the middle of an image, which Pillow decodes as before."""
     dataset = ShardDataset(own)

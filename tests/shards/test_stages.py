@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,20 +174,3 @@ def test_items_that_are_no_samples_are_skipped_and_told(
     assert all(reason.startswith("streamed:samples: item ") for reason in reasons)
     assert "field 'json' cannot be stored" in reasons[1]
     assert [ShardDataset(tmp_path / "out", fields=("txt",))[n] for n in range(2)] == [("a",), ("c",)]
-
-
-def test_rows_that_are_no_samples_are_skipped_and_told(tmp_path: Path) -> None:
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    rows = {"image": [images.jpeg(40, 30, seed=n) for n in range(5)], "label": [0, 1, None, 1, 0]}
-    rows["image"][1] = None
-    parquet.write_table(pyarrow.table(rows), tmp_path / "rows.parquet")
-    with pytest.raises(ConversionError, match=r"row 1 holds NoneType in column 'image'.*--on-error skip"):
-        convert(str(tmp_path / "rows.parquet"), tmp_path / "out", OPTIONS)
-    manifest = convert(str(tmp_path / "rows.parquet"), tmp_path / "out", replace(OPTIONS, on_error="skip")).manifests[
-        ""
-    ]
-    assert [reason.partition(": ")[2].split(" (")[0] for _, reason in manifest.skipped] == [
-        "row 1 holds NoneType in column 'image', not an encoded image",
-        "row 2 has no label",
-    ]
-    assert ShardDataset(tmp_path / "out").labels.tolist() == [0, 1, 0]

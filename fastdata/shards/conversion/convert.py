@@ -8,7 +8,7 @@ written last and the notes are removed, so a dataset with a manifest is complete
 
     disk full        the unfinished shard is removed, the others are kept; free space and run it again
     kill -9          the file with a temporary name is overwritten by the next run
-    store down       after some attempts the conversion ends; the next run uploads what is left
+    store down       after some attempts the conversion ends; the next run goes on
     second run       is refused while the first one holds the lock
 """
 
@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from fastdata.errors import ConversionError, DatasetError, OptionError, ShardError
@@ -27,11 +26,11 @@ from fastdata.jpeg_index.index_file import is_beside
 from fastdata.shards.conversion.destination import Destination, fingerprint_of
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import KEPT, ConvertOptions, ShardDone, write_shard
-from fastdata.shards.conversion.remote_destination import RemoteDestination, is_url
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.engines import Engine, run_jobs
 from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
 from fastdata.shards.part_files import read_shard_file
+from fastdata.shards.patterns import is_url
 from fastdata.system.disk_space import space_errors
 from fastdata.system.files import write_whole
 from fastdata.terminal.words import counted
@@ -114,12 +113,8 @@ def convert(
     engine: Engine = "processes",
     overwrite: bool = False,
     resume: bool = False,
-    staging: str | os.PathLike[str] | None = None,
-    columns: tuple[str | None, str | None] = (None, None),
     classes: list[str] | None = None,
     left_out: Collection[str] = (),
-    fields: Mapping[str, str] = MappingProxyType({}),
-    annotations: Sequence[str] = (),
     progress: Callable[[ShardDone], object] | None = None,
     planned: Callable[[int | None], object] | None = None,
 ) -> Summary:
@@ -127,52 +122,41 @@ def convert(
 
     Args:
         source: see `inputs.open_source`.
-        destination: a local folder, or the URL of one in a store that fsspec can write; splits become folders inside.
+        destination: a local folder; splits become folders inside.
         options: options of the conversion.
         workers: number of worker processes.
         engine: "processes" on this machine, or "ray", whose workers must have access to the same files.
         overwrite: remove an earlier conversion from `destination` first.
         resume: fail unless there is an unfinished conversion to continue.  Without it, an unfinished conversion of the
             same source with the same options is continued as well, and anything else in `destination` is an error.
-        staging: of a URL, a local folder for shards until they are uploaded, and for what an interrupted conversion
-            needs to go on; None takes one in the user's cache.
-        columns: columns of a table with images and labels; None finds them.
         classes: class names by number, for sources without class names.
         left_out: paths of images in a folder that are not converted.
-        fields: what is stored beside image and class, and where it is; see `inputs.open_source`.
-        annotations: COCO files, or a folder of Pascal VOC's, for a folder of images; see `inputs.open_source`.
         progress: called with each finished shard (`ShardDone`).
         planned: called before each split with its number of images, or None for a stream.
 
     Raises:
         ConversionError: `destination` holds something else, the disk is full, or an image is unreadable.
         DatasetError: the source has nothing to convert.
-        OptionError: `staging` is given for a local destination.
-        StoreError: the store cannot be read or written.
+        OptionError: `destination` is a URL.
+        StoreError: the store that the source is in cannot be read.
     """
-    remote = RemoteDestination(os.fspath(destination), staging) if is_url(destination) else None
-    if remote is None and staging is not None:
-        raise OptionError(f"staging={os.fspath(staging)!r} is for a destination that is a URL; leave it out")
-    folder = remote.folder if remote is not None else Path(destination)
+    if is_url(destination):
+        raise OptionError(
+            f"{destination} is a URL, but shards are written to a local folder; copy it to the store when it is "
+            "finished, for example with fsspec (see the guide), rclone or the store's own tool"
+        )
+    folder = Path(destination)
     _check_apart(source, os.fspath(destination))
     _remove_leftovers(folder)
-    splits = open_source(
-        source,
-        image_column=columns[0],
-        label_column=columns[1],
-        classes=classes,
-        left_out=left_out,
-        fields=fields,
-        annotations=annotations,
-    )
+    splits = open_source(source, classes=classes, left_out=left_out)
     if options.on_error == "raise":
         _check_samples(splits)
     if classes is not None:
         splits = _with_classes(splits, classes)
-    if not overwrite and (finished := _finished_before(remote or folder, splits, options)) is not None:
+    if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
         return replace(finished, was_finished=True)
     summary = Summary()
-    held = Destination(folder, source, options, splits, overwrite=overwrite, resume=resume, remote=remote)
+    held = Destination(folder, source, options, splits, overwrite=overwrite, resume=resume)
     with space_errors(folder, KEPT), held as place:
         for name, split in splits.items():
             if planned is not None:
@@ -183,14 +167,10 @@ def convert(
                 raise DatasetError(f"{source} has no samples{f' for {name}' if name else ''}; check the source")
             place.remove_others(name, [each.info.name for each in done])
             summary.add(name, split, _manifest(source, split, options, done), done)
-            summary.unlabelled[name] = _unlabelled(folder, name, summary.manifests[name])
+            summary.unlabelled[name] = _unlabelled(folder / name, summary.manifests[name])
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
-        if remote is not None:
-            remote.upload_manifests(summary.manifests)
         place.finish()
-        if remote is not None:
-            shutil.rmtree(folder, ignore_errors=True)
     return summary
 
 
@@ -214,7 +194,7 @@ def _check_apart(source: str, destination: str) -> None:
 def _folder_of(name: str) -> str:
     """The folder that a path or URL names, or in which the files are that it names."""
     name = name.removeprefix("file://")
-    if name.endswith((".tar", ".parquet")):
+    if name.endswith(".tar"):
         name = name.rpartition("/")[0]
     return name.rstrip("/") if is_url(name) else os.path.realpath(name).replace(os.sep, "/")
 
@@ -255,46 +235,35 @@ def _check_samples(splits: dict[str, Split]) -> None:
         raise ConversionError(f"{problem}; repair or remove it, or skip such samples with --on-error skip")
 
 
-def _finished_before(
-    place: Path | RemoteDestination, splits: dict[str, Split], options: ConvertOptions
-) -> Summary | None:
+def _finished_before(folder: Path, splits: dict[str, Split], options: ConvertOptions) -> Summary | None:
     """Summary of an earlier run of this conversion; None if it is not whole or the source has no fingerprint."""
-    folder = place.folder if isinstance(place, RemoteDestination) else place
     if (folder / STATE_FOLDER).exists():
         return None
     summary = Summary()
     for name, split in splits.items():
-        manifest = _whole_manifest(place, name) if split.fingerprint is not None else None
+        manifest = _whole_manifest(folder / name) if split.fingerprint is not None else None
         if manifest is None or manifest.options != options.to_dict():
             return None
         if manifest.source["fingerprint"] != split.fingerprint or manifest.classes != split.classes:
             return None
         summary.manifests[name] = manifest
-        summary.unlabelled[name] = _unlabelled(place, name, manifest)
+        summary.unlabelled[name] = _unlabelled(folder / name, manifest)
     return summary
 
 
-def _whole_manifest(place: Path | RemoteDestination, name: str) -> Manifest | None:
+def _whole_manifest(folder: Path) -> Manifest | None:
     """The manifest of a split that is there with all its shards."""
-    if isinstance(place, RemoteDestination):
-        return place.manifest(name)
-    path = place / name / MANIFEST_NAME
+    path = folder / MANIFEST_NAME
     if not path.exists():
         return None
     manifest = Manifest.from_text(read_shard_file(path), str(path))
-    return manifest if all(_is_there(place / name, shard) for shard in manifest.shards) else None
+    return manifest if all(_is_there(folder, shard) for shard in manifest.shards) else None
 
 
-def _unlabelled(place: Path | RemoteDestination, name: str, manifest: Manifest) -> int:
+def _unlabelled(folder: Path, manifest: Manifest) -> int:
     """Number of samples without a label, by the shards' indices."""
-    count = 0
-    for shard in manifest.shards:
-        if isinstance(place, RemoteDestination):
-            index = place.read_index(name, shard.name)
-        else:
-            index = read_shard_file(place / name / shard.index_name)
-        count += int((ShardIndex.from_bytes(index, shard.index_name).records["label"] == NO_LABEL).sum())
-    return count
+    indexes = (ShardIndex.from_bytes(read_shard_file(folder / each.index_name), each.name) for each in manifest.shards)
+    return sum(int((index.records["label"] == NO_LABEL).sum()) for index in indexes)
 
 
 def _is_there(folder: Path, shard: ShardInfo) -> bool:

@@ -13,8 +13,7 @@ from typing import Any
 from fastdata.errors import ConversionError
 from fastdata.jpeg_index.index_file import path_beside
 from fastdata.shards.conversion.folders import SPLIT_NAMES
-from fastdata.shards.conversion.job import ConvertOptions, ShardJob, finished_shard, read_note
-from fastdata.shards.conversion.remote_destination import RemoteDestination
+from fastdata.shards.conversion.job import ConvertOptions, ShardJob, finished_shard
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.conversion.staging import staged
@@ -38,7 +37,6 @@ class Destination:
         splits: the splits of the source.
         overwrite: remove an earlier conversion first.
         resume: fail unless there is an unfinished conversion.
-        remote: the store to which shards are uploaded, of which the folder is the staging folder; None for none.
 
     Raises:
         ConversionError: the folder holds something else, or another process is converting into it.
@@ -53,9 +51,7 @@ class Destination:
         *,
         overwrite: bool,
         resume: bool,
-        remote: RemoteDestination | None = None,
     ) -> None:
-        self._remote = remote
         self._folder, self._state, self._options = folder, folder / STATE_FOLDER, options
         self._job = {
             "place": os.path.abspath(source) if all(map(_is_on_disk, splits.values())) else source,
@@ -71,7 +67,7 @@ class Destination:
         self._folder.mkdir(parents=True, exist_ok=True)
         job = self._state / "job.json"
         others = [entry.name for entry in os.scandir(self._folder) if not entry.name.startswith(STATE_FOLDER)]
-        if not job.exists() and others and not self._overwrite and self._remote is None:
+        if not job.exists() and others and not self._overwrite:
             what = "a converted dataset" if _is_dataset(self._folder) else f"{len(others)} other files and folders"
             raise ConversionError(
                 f"{self._folder} already holds {what}; choose another destination, or use --overwrite to replace an "
@@ -84,30 +80,12 @@ class Destination:
                     f"another process is converting into {self._folder}, or was until now; wait for it, or choose "
                     "another destination"
                 )
-            replaces = self._overwrite and not (job.exists() and _is_same(_read_job(job), self._job))
-            if replaces:
+            if self._overwrite and not (job.exists() and _is_same(_read_job(job), self._job)):
                 _remove_conversion(self._folder, {*SPLIT_NAMES, *self._splits})
             self._check_may_continue(job)
-            if self._remote is not None and not job.exists():
-                for name in others:  # left by a conversion that was killed at its very end
-                    shutil.rmtree(self._folder / name, ignore_errors=True)
-                    (self._folder / name).unlink(missing_ok=True)
-                self._remote.claim(self._splits, replaces=replaces)
-            elif self._remote is not None:
-                self._forget_missing(self._remote)
             write_whole(job, json.dumps(self._job, indent=1).encode())
             self._stack = stack.pop_all()  # the lock is held until the end
         return self
-
-    def _forget_missing(self, remote: RemoteDestination) -> None:
-        """Forgets the notes on shards that are no longer in the store."""
-        for split in self._splits:
-            notes = {path: read_note(path) for path in (self._state / (split or "_")).glob("shard-*.json")}
-            uploaded = {path: done for path, done in notes.items() if done is not None and done.uploaded is not None}
-            gone = remote.missing(split, [done.info for done in uploaded.values()])
-            for path, done in uploaded.items():
-                if done.info.name in gone:
-                    path.unlink()
 
     def _check_may_continue(self, job: Path) -> None:
         """Refuses to continue another conversion; files may have been added to the source or removed from it."""
@@ -131,10 +109,7 @@ class Destination:
             shard = _shard_name(number)
             stage = None if stays else refs[0].path
             note = str(notes / f"{shard}.json")
-            yield ShardJob(str(self._folder / name), shard, refs, self._options, note, stage, self._url(name))
-
-    def _url(self, name: str) -> str | None:
-        return self._remote.url_of(name) if self._remote is not None else None
+            yield ShardJob(str(self._folder / name), shard, refs, self._options, note, stage)
 
     def _planned(self, name: str, split: Split, notes: Path) -> Iterable[list[Ref]]:
         """The samples of each shard; those of a stream that is shuffled must all be there before the first."""
@@ -142,7 +117,7 @@ class Destination:
         def finished(number: int) -> int | None:
             shard = _shard_name(number)
             place, note = str(self._folder / name), notes / f"{shard}.json"
-            done = finished_shard(place, shard, note, on_error=self._options.on_error, url=self._url(name))
+            done = finished_shard(place, shard, note, on_error=self._options.on_error)
             return done.listing if done is not None else None
 
         if split.refs is not None:
@@ -158,8 +133,6 @@ class Destination:
         for note in sorted(notes.glob("shard-*.tar.json")):
             if note.name not in kept:
                 _remove_shards(self._folder / name, [note.name.removesuffix(".json")])
-                if self._remote is not None:
-                    self._remote.remove_shards(name, [note.name.removesuffix(".json")])
                 note.unlink()
 
     def finish(self) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fastdata.errors import ConversionError, OptionError, in_words
-from fastdata.jpeg_index.index_file import is_beside, path_beside
+from fastdata.jpeg_index.index_file import is_beside
 from fastdata.limits import check_encoded_bytes
 from fastdata.loaders import pillow
 from fastdata.loaders.unpacked import as_file
 from fastdata.shards.conversion.recode import UNPACKED, Recoding, described
-from fastdata.shards.conversion.remote_destination import upload_shard
 from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.records import Part, Ref, listing
@@ -85,7 +84,6 @@ class ShardJob:
         options: options of the conversion.
         note: the file that says the shard is finished.
         stage: a temporary file with the samples of this shard only, removed when the shard is finished; or None.
-        url: URL of the folder to which the shard is uploaded; its tar file leaves the local folder then.
     """
 
     folder: str
@@ -94,15 +92,11 @@ class ShardJob:
     options: ConvertOptions
     note: str
     stage: str | None = None
-    url: str | None = None
 
 
 @dataclass(frozen=True)
 class ShardDone:
-    """A finished shard: its manifest entry, a checksum of its samples, what was read, skipped and unpacked.
-
-    `uploaded` is the URL of the folder to which it was uploaded.
-    """
+    """A finished shard: its manifest entry, a checksum of its samples, what was read, skipped and unpacked."""
 
     info: ShardInfo
     listing: int
@@ -110,7 +104,6 @@ class ShardDone:
     source_bytes: int
     skipped: list[tuple[str, str]]
     unpacked: int = 0
-    uploaded: str | None = None
 
     def to_text(self) -> str:
         """The note, as JSON."""
@@ -128,7 +121,6 @@ class ShardDone:
             content["source_bytes"],
             skipped,
             content.get("unpacked", 0),
-            content.get("uploaded"),
         )
 
 
@@ -138,23 +130,11 @@ def write_shard(job: ShardJob) -> ShardDone:
     Raises:
         ConversionError: an image is unreadable, or the disk is full.
     """
-    done = finished_shard(job.folder, job.name, Path(job.note), on_error=job.options.on_error, url=job.url)
+    done = finished_shard(job.folder, job.name, Path(job.note), on_error=job.options.on_error)
     if done is None or done.listing != listing(job.refs):
         done = _make_shard(job)
-    if job.url is not None and done.uploaded != job.url:
-        done = _uploaded(job, done, job.url)
     if job.stage is not None:
         Path(job.stage).unlink(missing_ok=True)
-    return done
-
-
-def _uploaded(job: ShardJob, done: ShardDone, url: str) -> ShardDone:
-    """Uploads a shard and frees its room; the note says so before the tar file goes."""
-    upload_shard(Path(job.folder), job.name, url)
-    done = replace(done, uploaded=url)
-    write_whole(Path(job.note), done.to_text().encode())
-    for path in (Path(job.folder, job.name), path_beside(Path(job.folder, job.name))):
-        path.unlink(missing_ok=True)
     return done
 
 
@@ -208,19 +188,15 @@ def read_note(note: Path) -> ShardDone | None:
         return None
 
 
-def finished_shard(folder: str, name: str, note: Path, *, on_error: str, url: str | None = None) -> ShardDone | None:
-    """The note of a shard, if the shard exists as the note says and has no skipped images unless on_error allows it.
-
-    One that was uploaded to `url` need not be local.
-    """
+def finished_shard(folder: str, name: str, note: Path, *, on_error: str) -> ShardDone | None:
+    """The note of a shard, if the shard exists as the note says and has no skipped images unless on_error allows it."""
     if (done := read_note(note)) is None:
         return None
     try:
         index = read_shard_file(Path(folder, index_name(name)))
-        whole = (url is not None and done.uploaded == url) or (
-            os.path.getsize(os.path.join(folder, name)) == done.info.tar_bytes
-            and is_beside(os.path.join(folder, name), ShardIndex.from_bytes(index, name).jpeg_bytes)
-        )
+        path = os.path.join(folder, name)
+        has_its_size = os.path.getsize(path) == done.info.tar_bytes
+        whole = has_its_size and is_beside(path, ShardIndex.from_bytes(index, name).jpeg_bytes)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     accepted = not done.skipped or on_error == "skip"
@@ -278,14 +254,10 @@ class _Ranges:
         return [(part.extension, self._read_part(ref, part)) for part in ref.parts]
 
     def _read_part(self, ref: Ref, part: Part) -> bytes:
-        if part.data is not None:
-            return part.data
-        if part.size < 0:
-            raise ConversionError(f"it has no field {part.extension!r}, since there is no {part.path}")
-        data = self._read_range(part.path or ref.path, part.offset, part.size)
+        data = self._read_range(ref.path, part.offset, part.size)
         if len(data) != part.size:
             raise ConversionError(
-                f"{part.path or ref.path} changed during the conversion: {part.extension} had {part.size} bytes when "
+                f"{ref.path} changed during the conversion: {part.extension} had {part.size} bytes when "
                 f"it was listed and has {len(data)} now"
             )
         return data

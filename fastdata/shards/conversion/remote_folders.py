@@ -6,18 +6,21 @@ The images are read in the order in which a local copy would be read, so the sha
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
-from fastdata.errors import ConversionError, DatasetError
+from fastdata.errors import ConversionError, DatasetError, NotInStore
 from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, check_same_classes
-from fastdata.shards.conversion.remote_images import streamed
-from fastdata.shards.conversion.samples import Keys, Split
+from fastdata.shards.conversion.samples import Keys, Split, Streamed
 from fastdata.shards.conversion.tars import remote_tars
-from fastdata.shards.format import MANIFEST_NAME, Manifest
+from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, Manifest
 from fastdata.shards.records import Ref, listing
 from fastdata.shards.remote_files import RemoteFiles
+from fastdata.system.ordered_map import in_order
 
 __all__ = ["remote_folder_splits"]
+
+_THREADS, _AHEAD = 16, 4  # that read images, and images that each of them may be ahead
 
 
 def remote_folder_splits(url: str, sizes: Mapping[str, int], classes: list[str] | None) -> dict[str, Split]:
@@ -39,7 +42,7 @@ def remote_folder_splits(url: str, sizes: Mapping[str, int], classes: list[str] 
     sizes = dict(sorted(sizes.items()))
     folders = sorted({name.partition("/")[0] for name in sizes if "/" in name and not _is_hidden(name)})
     splits = [name for name in folders if name in SPLIT_NAMES]
-    if not splits or splits == ["test"] or _has_tars(sizes):
+    if not splits or splits == ["test"] or _tars_in(sizes):
         return {"": _split(url, sizes, classes)}
     if others := [name for name in folders if name not in SPLIT_NAMES]:
         raise ConversionError(
@@ -59,8 +62,8 @@ def _below(sizes: dict[str, int], folder: str) -> dict[str, int]:
     return {name.partition("/")[2]: size for name, size in sizes.items() if name.startswith(f"{folder}/")}
 
 
-def _has_tars(sizes: Iterable[str]) -> bool:
-    return any(name.endswith(".tar") and "/" not in name for name in sizes)
+def _tars_in(sizes: Iterable[str]) -> list[str]:
+    return [name for name in sizes if name.endswith(".tar") and "/" not in name and not _is_hidden(name)]
 
 
 def _split(url: str, sizes: dict[str, int], classes: list[str] | None) -> Split:
@@ -69,9 +72,8 @@ def _split(url: str, sizes: dict[str, int], classes: list[str] | None) -> Split:
         manifest = Manifest.from_text(RemoteFiles().read(f"{url}/{MANIFEST_NAME}"), f"{url}/{MANIFEST_NAME}")
         tars = [RemoteFiles.url_of(url, shard.name) for shard in manifest.shards]
         return remote_tars(tars, classes if classes is not None else manifest.classes)
-    if _has_tars(sizes):
-        tars = [RemoteFiles.url_of(url, name) for name in sizes if name.endswith(".tar") and "/" not in name]
-        return remote_tars(tars, classes)
+    if tars := _tars_in(sizes):
+        return remote_tars([RemoteFiles.url_of(url, name) for name in tars], classes)
     return _folder(url, sizes)
 
 
@@ -81,7 +83,10 @@ def _folder(url: str, sizes: dict[str, int]) -> Split:
     images = [name for name in inside if name.lower().endswith(FOLDER_EXTENSIONS)]
     classes = sorted({name.partition("/")[0] for name in inside})
     if not classes:
-        raise DatasetError(f"no class folders at {url}; expected {url}/CLASS/NAME.jpg or tar files")
+        raise DatasetError(
+            f"no class folders at {url}; expected {url}/CLASS/NAME.jpg or tar files; for anything else write a "
+            "function that yields the samples (fastdata convert --from module:function)"
+        )
     if empty := set(classes) - {name.partition("/")[0] for name in images}:
         accepted = " ".join(FOLDER_EXTENSIONS)
         raise DatasetError(f"no images in {url}/{min(empty)}; accepted: {accepted}; remove it if it is not a class")
@@ -91,7 +96,20 @@ def _folder(url: str, sizes: dict[str, int]) -> Split:
         key, label = keys.unique(name.rpartition(".")[0]), labels[name.partition("/")[0]]
         refs.append(Ref(key, label, RemoteFiles.url_of(url, name), 0, sizes[name], source_path=name))
 
+    def stream() -> Iterator[Streamed]:
+        return in_order(partial(_read, RemoteFiles()), refs, threads=_THREADS, name="fastdata-read", ahead=_AHEAD)
+
     ignored = len(sizes) - len(images)
-    return Split(
-        classes=classes, stream=streamed(refs, url), fingerprint=listing(refs), is_remote=True, ignored=ignored
-    )
+    return Split(classes=classes, stream=stream, fingerprint=listing(refs), is_remote=True, ignored=ignored)
+
+
+def _read(store: RemoteFiles, ref: Ref) -> Streamed:
+    """The sample of a file at a URL, or one with a problem if it is no longer there.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    try:
+        return Streamed(ref.key, store.read(ref.path), ref.label, ref.source_path, where=ref.path)
+    except NotInStore as error:
+        return Streamed(ref.key, b"", NO_LABEL, problem=f"{ref.path} is gone: {error}")

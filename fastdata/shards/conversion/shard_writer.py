@@ -11,10 +11,10 @@ from typing import Any
 from fastdata.errors import ConversionError, OptionError, in_words
 from fastdata.shards.conversion.job import ConvertOptions, check_apart
 from fastdata.shards.conversion.recode import Recoding
-from fastdata.shards.conversion.remote_destination import is_url
 from fastdata.shards.conversion.samples import Keys, sample_of
 from fastdata.shards.conversion.shard_plan import room_in, stored_bytes
 from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardInfo, crc32c
+from fastdata.shards.patterns import is_url
 from fastdata.shards.writer import TarWriter
 from fastdata.system.disk_space import space_errors
 from fastdata.system.files import write_whole
@@ -30,7 +30,7 @@ class ShardWriter:
     A shard gets its final name when it is full, the folder its manifest when the writer is closed.  After an error in
     the `with` block, or if the program is killed, the shards that were full are there without a manifest; `fastdata
     index FOLDER` makes a dataset of them.  A source that should be continued after interruptions is better written as a
-    function, for `fastdata convert module:function`, which also uses all CPUs.
+    function, for `fastdata convert --from module:function`, which also uses all CPUs.
 
     Args:
         folder: a local folder that is empty or does not exist.
@@ -57,8 +57,8 @@ class ShardWriter:
     ) -> None:
         if is_url(folder):
             raise OptionError(
-                f"{folder} is a URL, but ShardWriter writes to a local folder; copy it when it is complete, or give a "
-                "function that yields the samples to fastdata convert, which writes to stores"
+                f"{folder} is a URL, but ShardWriter writes to a local folder; copy it to the store when it is "
+                "complete, for example with fsspec (see the guide), rclone or the store's own tool"
             )
         self._folder = Path(folder)
         self._options = ConvertOptions(shard_bytes=shard_bytes, recoding=recoding or Recoding())
