@@ -31,7 +31,7 @@ def ranks(row: Row) -> dict[str, Any]:
     program = Path(row._scratch.name) / "killed.py"
     program.write_text(_KILLED.format(device=row.device.type))
     done = run([*launcher, str(program)])
-    noticed = re.search(r"lost rank 1.*\nnoticed after ([\d.]+) s", done.stderr)
+    noticed = re.search(r"lost another rank.*\nnoticed after ([\d.]+) s", done.stderr)
     if done.returncode == 0 or noticed is None:
         raise Failed(f"a killed rank: exit status {done.returncode}, {_said(done.stderr)}")
     found["killed rank noticed in"] = f"{noticed[1]} s"

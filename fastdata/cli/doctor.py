@@ -21,8 +21,8 @@ from fastdata.system import interrupts
 __all__ = ["DOCTOR_VALUES", "add_doctor", "run_doctor"]
 
 _BATCH_SIZE = 64
+_SELDOM_PROGRAMS = ("--json", "--html")  # options that training programs seldom have
 _TO_END_S = 10.0  # for the threads and processes of a program that was stopped
-_SELDOM_PROGRAMS = ("--json", "--html", "--try")  # options that training programs seldom have
 DOCTOR_VALUES = ("--data", "--seconds", "--budget", "--json", "--html", "--workers", "--batch-size", "--backend")
 
 
@@ -32,10 +32,10 @@ def add_doctor(commands: Any) -> None:
         "doctor",
         help="say what holds a training program back, and what to change",
         usage="fastdata doctor [OPTION ...] (SCRIPT | -m MODULE | --data FOLDER) [ARGUMENT ...]",
-        description="Runs SCRIPT or MODULE as python would, unchanged, and times its steps as they are, then "
-        "with batches preloaded (compute only); then stops it and times its loader alone (data only).  Prints a "
-        "verdict, the measurements, and advice with the gain to be expected.  The program is stopped in the middle of "
-        "its training: let it write where nothing can be lost.",
+        description="Runs SCRIPT or MODULE as python would, unchanged, and times its steps, and what of them is "
+        "computing; then stops it and times its loader alone (data only).  Prints a verdict, the measurements, and "
+        "advice with the gain to be expected.  The program is stopped in the middle of its training: let it write "
+        "where nothing can be lost.",
         epilog="On several GPUs: torchrun --nproc-per-node 8 -m fastdata doctor SCRIPT.",
         allow_abbrev=False,
     )
@@ -50,9 +50,6 @@ def add_doctor(commands: Any) -> None:
         type=_seconds,
         metavar="SECONDS",
         help="for all of it at most, from the first batch on (default: six times --seconds, at least 120)",
-    )
-    doctor.add_argument(
-        "--try", dest="tries", action="store_true", help="also make changes like AMP for some steps, and time them"
     )
     doctor.add_argument("--json", metavar="FILE", type=Path, help="write all figures to FILE, - for standard output")
     doctor.add_argument("--html", metavar="FILE", type=Path, help="write a page to FILE")
@@ -144,7 +141,7 @@ def _watch_program(given: argparse.Namespace, program: list[str], budget: Any, *
     from fastdata.diagnosis.examine import examine_watched
     from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
 
-    watch = LoopMonitor(seconds=given.seconds, tries=given.tries, budget=budget)
+    watch = LoopMonitor(seconds=given.seconds, budget=budget)
     name, status = " ".join([*(["-m"] if is_module else []), *program]), 0
     ended: BaseException | None = None
     found: list[Any] = []
@@ -164,11 +161,6 @@ def _watch_program(given: argparse.Namespace, program: list[str], budget: Any, *
             ended, status = error, 1
     if found and not isinstance(ended, KeyboardInterrupt):
         ended, status = None, 0  # whatever it made of being stopped
-    elif isinstance(ended, Exception) and watch.script.experiments.now is not None:
-        watch.limitations.append(
-            f"{watch.script.experiments.now.key} could not be tried: {type(ended).__name__}: {ended}"
-        )
-        ended, status = None, 0  # it is the change that has ended the program
     if not found:
         found.append(examine_watched(watch, name, failure=_failure(ended) if status else ""))
     if not _tell_on_first_rank(given, found[0]):

@@ -12,7 +12,6 @@ from fastdata.diagnosis.speedup_model import (
     advice,
     cores_in_use,
     gain_of,
-    measured_speedup,
     step_seconds,
     wait_share,
 )
@@ -22,7 +21,6 @@ __all__ = ["about_data"]
 _OVERSIZED = 25  # times the pixels that are shown
 _READS_MS = 1.0  # of a sample, from which on idle time may be that of storage and not of the system
 _PROGRESSIVE = 0.2  # share of the images
-_COMPETES = 1.15
 _WORTH = 1.05  # of decoding in another way
 _WORTH_A_REWRITE = 0.05  # share of a step that waits for data, from which on a dataset's code is worth changing
 _BY_NOBODY = (
@@ -40,22 +38,9 @@ def about_data(seen: Observation) -> Iterator[Advice]:
     yield from _about_switching(seen)
     yield from _about_iterators(seen)
     yield from _about_workers(seen)
-    yield from _about_prefetching(seen)
     yield from _about_restarts(seen)
     yield from _about_files(seen)
     yield from _about_storage(seen)
-    if seen.compute is not None and seen.real is not None and seen.num_workers:
-        slower = seen.real.busy_s / seen.compute.step_s
-        is_busy = (cores_in_use(seen.real) or 0.0) > BUSY * seen.cpus
-        if slower > _COMPETES and is_busy and not seen.facts.device.startswith("cuda"):
-            yield Advice(
-                key="torch_threads",
-                side="compute",
-                why=f"computing takes {slower:.2f} times longer while batches are loaded: torch's "
-                f"{seen.facts.torch_threads} threads and the loader share {seen.cpus} cores",
-                change="fewer workers, or torch.set_num_threads(n) with n + num_workers = the number of cores",
-                measured=measured_speedup(seen, "torch_threads"),
-            )
 
 
 def _about_switching(seen: Observation) -> Iterator[Advice]:
@@ -79,23 +64,6 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
         times = seen.alone.batch_s / backend.batch_s
         why = f"backend='auto' gave {backend.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}"
         yield advice(seen, "backend", "data", times, why, "leave backend out, or write backend='auto'")
-    yield from _about_augmenting(seen)
-
-
-def _about_augmenting(seen: Observation) -> Iterator[Advice]:
-    """Yields advice to augment whole batches on the device, if that was faster than on the host."""
-    there = seen.changed.get("augment_on_device")
-    here = seen.alone if seen.is_ours else seen.changed.get("fastdata")
-    if there is None or here is None or seen.alone is None or here.batch_s < _WORTH * there.batch_s:
-        return
-    times = seen.alone.batch_s / there.batch_s
-    why = (
-        f"augmentations on the GPU, on whole batches, gave {there.images_per_s:.0f} images/s instead of "
-        f"{here.images_per_s:.0f}; they take some of its time"
-    )
-    change = "" if seen.is_ours else "with fastdata's loader: "
-    change += "DataLoader(…, device='cuda', augment_on='device')"
-    yield advice(seen, "augment_on_device", "data", times, why, change)
 
 
 def _if_native(seen: Observation) -> float:
@@ -136,7 +104,6 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
         why=why,
         change=f"num_workers={seen.cpus}" if not seen.is_ours else "num_workers='auto'",
         gain=gain_of(seen, data_speedup=times, with_workers=True),
-        measured=measured_speedup(seen, "workers"),
         reach=times,
     )
 
@@ -156,25 +123,6 @@ def _about_iterators(seen: Observation) -> Iterator[Advice]:
         gain=gain,
         reach=gain,
         is_fault=True,
-    )
-
-
-def _about_prefetching(seen: Observation) -> Iterator[Advice]:
-    """Batches of which some take much longer than others: more of them ahead even that out."""
-    if not seen.waits_at_pace or seen.restarts_in_each_step:
-        return
-    now, deeper = min(seen.waits_at_pace), max(seen.waits_at_pace)
-    _, compute, data = step_seconds(seen)
-    before, after = (compute + seen.waits_at_pace[depth] for depth in (now, deeper))
-    yield Advice(
-        key="prefetch",
-        side="data",
-        why=f"loading is quick enough ({1e3 * data:.0f} ms per batch, computing takes {1e3 * compute:.0f}), but some "
-        f"batches take much longer: with prefetch_factor={deeper} instead of {now} a program of this pace waits "
-        f"{1e3 * (after - compute):.0f} ms per step instead of {1e3 * (before - compute):.0f}",
-        change=f"prefetch_factor={deeper}",
-        gain=before / after,
-        reach=before / after,
     )
 
 
@@ -229,7 +177,7 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
                 why=f"a random crop of your JPEGs takes {seen.decode_ms[kind]:.2f} ms "
                 f"{'by an index' if kind == 'index' else 'from unpacked records'} instead of {now:.2f}",
                 change=change if seen.is_ours else f"with fastdata's loader: {change}",
-                gain=gain_of(seen, data_speedup=times) * _as_found(seen),
+                gain=gain_of(seen, data_speedup=times),
                 reach=times,
             )
     if sample.progressive > _PROGRESSIVE and data > 0:
@@ -238,14 +186,6 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
         why = f"{sample.progressive:.0%} of the images are progressive JPEGs, of which all scans must be read"
         change = "fastdata convert FOLDER SHARDS --unpacked, or save them as baseline JPEGs"
         yield advice(seen, "progressive", "data", times, why, change, is_fault=True, converts=True)
-
-
-def _as_found(seen: Observation) -> float:
-    """Ratio of the measured to the expected gain of fastdata's loader, at most 1; 1 if it was not tried."""
-    ours, measured = seen.changed.get("fastdata"), measured_speedup(seen, "fastdata")
-    if ours is None or seen.alone is None or math.isnan(measured):
-        return 1.0
-    return min(1.0, measured / gain_of(seen, data_speedup=seen.alone.batch_s / ours.batch_s))
 
 
 def _decoding_share(seen: Observation) -> float:
@@ -268,14 +208,10 @@ def _storage_share(seen: Observation) -> float:
 
 def _about_storage(seen: Observation) -> Iterator[Advice]:
     share = _storage_share(seen)
-    speed = ""
-    if seen.sample is not None and not math.isnan(seen.sample.storage_mb_per_s):
-        speed = f"; files come at {seen.sample.storage_mb_per_s:.0f} MB/s, {seen.sample.storage_ms:.1f} ms each"
     if share > 0.4:
         times = min(1 / (1 - share), _MOST_BY_STORAGE)
-        why = f"{share:.0%} of the time of a sample nobody computes: it waits for storage or network{speed}"
+        why = f"{share:.0%} of the time of a sample nobody computes: it waits for storage or network"
         change = "fastdata convert FOLDER SHARDS on a local disk, or more workers, which wait side by side"
         yield advice(seen, "storage", "data", times, why, change, converts=True)
     elif seen.slow_storage:
-        why, change = f"{seen.slow_storage}{speed}", "fastdata convert FOLDER SHARDS"
-        yield Advice(key="storage", side="data", why=why, change=change)
+        yield Advice(key="storage", side="data", why=seen.slow_storage, change="fastdata convert FOLDER SHARDS")

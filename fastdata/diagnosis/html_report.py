@@ -15,7 +15,7 @@ from fastdata.pages.render import render
 
 __all__ = ["as_html"]
 
-_BARS = {"as it runs": "", "compute only": ", with batches preloaded", "data only": ", by the loader alone"}
+_BARS = {"as it runs": "", "compute only": ", without waiting", "data only": ", by the loader alone"}
 
 
 def as_html(told: Diagnosis, machine: dict[str, Any], *, command: str = "") -> str:
@@ -32,7 +32,7 @@ def as_html(told: Diagnosis, machine: dict[str, Any], *, command: str = "") -> s
         program=told.seen.program,
         date=time.strftime("%Y-%m-%d"),
         tables=tables(told.seen),
-        advice=[{**vars(each), "expected": times(each.gain), "tried": times(each.measured)} for each in told.advice],
+        advice=[{**vars(each), "expected": times(each.gain)} for each in told.advice],
         what="the whole step" if told.seen.real is not None else "loading",
         converts=any(each.converts for each in told.advice),
         bars=_bars(told.seen),
@@ -45,23 +45,14 @@ def as_html(told: Diagnosis, machine: dict[str, Any], *, command: str = "") -> s
 
 def _bars(seen: Observation) -> list[dict[str, Any]]:
     """Bars of what was measured, with widths in percent of the longest."""
-    seconds, names = step_seconds(seen), tuple(_BARS)
-    measured = {name: value for name, value in zip(names, seconds, strict=True) if not math.isnan(value)}
-    known = {name: value for name, value in measured.items() if name != "compute only" or seen.compute is not None}
+    pairs = zip(_BARS, step_seconds(seen), strict=True)
+    known = {name: value for name, value in pairs if not math.isnan(value)}
     longest = max(known.values(), default=1.0)
-    ranges = {
-        name: stretch.quartiles_s for name, stretch in zip(names, (seen.real, seen.compute), strict=False) if stretch
-    }
-    bars = []
-    for name, value in known.items():
-        bar = {
-            "name": name,
-            "how": _BARS[name],
-            "ms": f"{1e3 * value:.1f} ms",
-            "percent": round(100 * value / longest, 1),
-        }
-        if (quartiles := ranges.get(name)) is not None:
-            low, high = (min(100.0, 100 * each / longest) for each in quartiles)
-            bar |= {"low": round(low, 1), "width": round(high - low, 1)}
-        bars.append(bar)
+    bars: list[dict[str, Any]] = [
+        {"name": name, "how": _BARS[name], "ms": f"{1e3 * value:.1f} ms", "percent": round(100 * value / longest, 1)}
+        for name, value in known.items()
+    ]
+    if seen.real is not None and seen.real.quartiles_s is not None:
+        low, high = (min(100.0, 100 * each / longest) for each in seen.real.quartiles_s)
+        bars[0] |= {"low": round(low, 1), "width": round(high - low, 1)}
     return bars

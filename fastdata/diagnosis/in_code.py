@@ -30,13 +30,12 @@ def doctor(
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     *,
     seconds: float = 20.0,
-    tries: bool = False,
     budget: float | None = None,
 ) -> Diagnosis:
     """Says what holds the training of a model on a loader's batches back, and what to change.
 
-    Trains a copy of the model for a while: on the loader's batches as they come, then on preloaded ones (compute only);
-    then loads without training (data only).  The model and the state of random generators are as before.
+    Trains a copy of the model on the loader's batches for a while, then loads without training (data only).  The model
+    and the state of random generators are as before.
 
     Args:
         model: called with the first element of each batch, moved to the model's device, in the mode in which it is.
@@ -45,7 +44,6 @@ def doctor(
             of the output.
         optimizer: makes one for the copy's parameters; None takes SGD.
         seconds: approximate time for all steps that are timed.
-        tries: also make changes like AMP for some steps, and time them.
         budget: time limit for all of it in seconds; None takes six times `seconds`, at least 120.
 
     Returns:
@@ -64,7 +62,7 @@ def doctor(
         raise OptionError(f"seconds={seconds!r} is not positive")
     if budget is not None and not budget > 0:
         raise OptionError(f"budget={budget!r} is not positive")
-    watch = LoopMonitor(seconds=seconds, tries=tries, budget=Budget(budget_for(seconds, budget)))
+    watch = LoopMonitor(seconds=seconds, budget=Budget(budget_for(seconds, budget)))
     own, states = copy.deepcopy(model), GlobalStates.now()
     generator = loader.generator.get_state() if loader.generator is not None else None
     found: list[Observation] = []

@@ -1,33 +1,24 @@
-"""Facts about a loader and its program: length, queue, ranks, and the time to hand a batch to the GPU."""
+"""Facts about a loader and its program: length, queue, ranks."""
 
 from __future__ import annotations
 
 import math
-import statistics
 import sys
-import time
-from collections.abc import Generator
 from typing import Any
 
 import torch
 import torch.utils.data
-from torch.utils._pytree import tree_leaves
 
 from fastdata.dataloader.loader import StatelessDataLoader
-from fastdata.system import cuda
 
 __all__ = [
     "epoch_length",
-    "handover_ms",
     "is_compiled",
     "is_plain",
     "likeness",
-    "over_and_over",
     "queued",
     "ranks",
 ]
-
-_HANDED_OVER = 5  # times
 
 
 def is_plain(loader: Any) -> bool:
@@ -41,38 +32,6 @@ def likeness(loader: Any) -> tuple[Any, ...]:
     """Properties that a loader keeps when it is made anew: (type, type of its dataset, batch size, num_workers)."""
     batch_size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
     return type(loader), type(loader.dataset), batch_size, loader.num_workers
-
-
-def over_and_over(loader: Any) -> Generator[Any, None, None]:
-    """Batches of a loader, one epoch after the other; an epoch without any ends it."""
-    has_any = True
-    while has_any:
-        has_any = False
-        for batch in loader:
-            has_any = True
-            yield batch
-
-
-def handover_ms(batch: Any) -> tuple[float, float, float]:
-    """Milliseconds to pin a batch in host memory, to copy it to the GPU from there, and from memory that is not pinned.
-
-    Medians of some times.
-    """
-    tensors = [leaf.cpu() for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-    pageable = [torch.empty_like(each).copy_(each) for each in tensors]  # which is not pinned, if `each` was
-    took: list[tuple[float, float, float]] = []
-    for _ in range(_HANDED_OVER):
-        times = [time.perf_counter()]
-        pinned = [each.pin_memory() for each in pageable]
-        times.append(time.perf_counter())
-        for batches in (pinned, pageable):
-            for each in batches:
-                each.to("cuda", non_blocking=True)
-            cuda.synchronize()
-            times.append(time.perf_counter())
-        took.append((times[1] - times[0], times[2] - times[1], times[3] - times[2]))
-    pin_s, copy_s, pageable_s = (statistics.median(part) for part in zip(*took, strict=True))
-    return 1e3 * pin_s, 1e3 * copy_s, 1e3 * pageable_s
 
 
 def epoch_length(*known: Any) -> float:

@@ -24,7 +24,6 @@ from fastdata.system.cpus import auto_threads
 
 __all__ = [
     "PATIENCE_S",
-    "augments_batches",
     "changed_loader",
     "is_ours",
     "loaders_to_try",
@@ -33,7 +32,6 @@ __all__ = [
     "restarts_workers",
     "settings_of",
     "torchs_with",
-    "wait_at_pace",
 ]
 
 _FEWEST_BATCHES = 3
@@ -94,7 +92,7 @@ def torchs_with(loader: Any, **changes: Any) -> Any:
 
 
 def loaders_to_try(loader: Any) -> dict[str, Callable[[], Any]]:
-    """Loaders that may feed a program instead of its own one for some steps, by the key of the advice.
+    """Loaders to compare a program's own one with, by the key of the advice.
 
     Args:
         loader: torch's or ours; none for datasets without indices, which workers must divide among themselves, or for
@@ -123,12 +121,6 @@ def may_start_workers(loader: Any) -> bool:
         return True
     given = getattr(loader, "multiprocessing_context", None) or multiprocessing.get_context()
     return bool(given.get_start_method() == "fork")
-
-
-def augments_batches(loader: StatelessDataLoader[Any]) -> bool:
-    """True for a loader with augment_on="device" whose transform has augmentations that it does to whole batches."""
-    plan = loader._route().plan
-    return plan is not None and bool(plan.augments)
 
 
 def restarts_workers(loader: Any) -> bool:
@@ -200,40 +192,6 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
         stage_s={name: value / max(1, counted) for name, value in stages.items() if value > 0},
         first_s=first_s,
     )
-
-
-def wait_at_pace(
-    loader: Any,
-    compute_s: float,
-    *,
-    seconds: float,
-    clock: Callable[[], float] = time.perf_counter,
-    sleep: Callable[[float], None] = time.sleep,
-) -> float:
-    """Mean seconds until a batch is there for a loop that takes `compute_s` for each; the first of an epoch apart.
-
-    Args:
-        loader: the loader.
-        compute_s: seconds to sleep after each batch: computing on a device needs no core.
-        seconds: time for the measurement.
-        clock: returns the time in seconds.
-        sleep: waits for so many seconds.
-    """
-    waits: list[float] = []
-    deadline = clock() + seconds
-    while clock() < deadline:
-        batches, taken = iter(loader), len(waits)
-        if next(batches, None) is None:
-            break
-        while clock() < deadline:
-            sleep(compute_s)
-            asked = clock()
-            if next(batches, None) is None:
-                break
-            waits.append(clock() - asked)
-        if len(waits) == taken:  # epochs of one batch
-            break
-    return sum(waits) / len(waits) if waits else math.nan
 
 
 def _stages(loader: Any) -> dict[str, float]:

@@ -5,10 +5,9 @@ Life cycle; any deviation is a bug:
            process alone.  What is delivered, and to whom, is as without.
   Main     the loader between whose batches there is a backward pass.  If none comes for a long while: the one iterated.
            It is kept; whatever else the program lets go of goes.  A program that trains on another loader for some
-           steps is in its next stage: that loader takes the main one's place, and a new plan begins.
-  Plan     then each request for one of its batches asks measurement_plan.py for it: the next batch, read just now or
-           ahead, in the loader's order; only where another loader is tried, one of that loader's.  Never more batches
-           than the epoch has.
+           steps is in its next stage: that loader takes the main one's place, and the plan begins anew.
+  Plan     then two steps are looked at, those whose batches were ready before are passed over, and the others are
+           timed, until the time is over.
   Elsewhere  where the loop is in another thread than the one that asks for batches, steps cannot be timed: the loader
            alone is measured.
   Stop     at the end of the plan `when_done` measures what is left, while all that the program has opened is still
@@ -18,11 +17,10 @@ Life cycle; any deviation is a bug:
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
@@ -32,17 +30,22 @@ import torch.utils.data
 
 from fastdata.dataloader import loader as our_loaders
 from fastdata.diagnosis.budget import PROGRAM_AT_MOST, UNTRAINED, Alarm, Budget
-from fastdata.diagnosis.loader_facts import is_compiled, ranks
-from fastdata.diagnosis.measurement_plan import MeasurementPlan
+from fastdata.diagnosis.loader_facts import is_compiled, queued, ranks
+from fastdata.diagnosis.model_inspector import Look
 from fastdata.diagnosis.monitored_loader import MonitoredIterator, Turn, UsedLoader
-from fastdata.diagnosis.observation import Step
+from fastdata.diagnosis.observation import Facts, Step, Stretch
 from fastdata.diagnosis.replacing import replace
-from fastdata.diagnosis.step_timer import Marks
+from fastdata.diagnosis.step_timer import Marks, finish_device_work
+from fastdata.errors import in_words
 from fastdata.measuring.cpu_time import tree_cpu_s
+from fastdata.measuring.cpu_use import CpuMeter
 
-__all__ = ["Stopped", "LoopMonitor"]
+__all__ = ["LoopMonitor", "Stopped"]
 
-_GLANCED_AT = 2  # batches of each other loader, which may be a validation's
+_LOOKED_AT = 2  # steps
+_WARMING, _TIMED = 0.2, 0.6  # shares of the time
+_FEWEST_TIMED, _MOST_TIMED = 3, 300  # steps
+_RANKS_TIMED = 20  # steps, where all ranks must do the same number
 # Steps, and times of `seconds`, after which no backward pass is expected: in a second pass, and in the first.
 _UNTRAINED_STEPS, _UNTRAINED_TIMES, _UNTRAINED_FIRST_TIMES = 20, 3, 30
 _MOST_STOPS = 20
@@ -57,9 +60,18 @@ class Stopped(BaseException):
 class LoopMonitor:
     """Monitor of the loaders and the training loop of one process.
 
+    Attributes:
+        seen: the loaders that were iterated.
+        main: see above; None before there is one.
+        facts: what was found in the steps that were looked at.
+        limitations: what could not be measured, and why.
+        is_done: the plan has come to its end.
+        when_done: called before the program is stopped.
+        when_ignored: called if it cannot be stopped: it catches everything and goes on.
+        started: number of processes, but for those of loaders.
+
     Args:
         seconds: time for all steps that are timed.
-        tries: also try changes that are no faults.
         clock: returns the time in seconds.
         budget: time limit for the whole program; None for no limit.
     """
@@ -68,33 +80,32 @@ class LoopMonitor:
         self,
         *,
         seconds: float = 20.0,
-        tries: bool = False,
         clock: Callable[[], float] = time.perf_counter,
         budget: Budget | None = None,
     ) -> None:
-        self.budget = budget or Budget()
-        self._alarm: Alarm | None = None
-        self.seconds, self._tries, self._clock = seconds, tries, clock
+        self.seconds, self.budget, self._clock = seconds, budget or Budget(), clock
         self.seen: list[UsedLoader] = []
         self.main: UsedLoader | None = None
-        self.partner: UsedLoader | None = (
-            None  # whose batches are taken within the main one's steps, and waited for most
-        )
-        self._most_used: UsedLoader | None = None  # before there is a main one
+        self.facts = Facts()
         self.limitations: list[str] = []
         self.is_done = False
-        self.when_done: Callable[[], None] | None = None  # before the program is stopped
-        self.when_ignored: Callable[[], None] | None = None  # it cannot be stopped: it catches everything and goes on
+        self.when_done: Callable[[], None] | None = None
+        self.when_ignored: Callable[[], None] | None = None
+        self.started = 0
+        self._alarm: Alarm | None = None
+        self._partner: UsedLoader | None = None  # the one waited for most of those that feed the main one's steps, too
+        self._most_used: UsedLoader | None = None  # before there is a main one
         self._stops, self._is_over = 0, False
-        self._marks = Marks(clock)
+        self._marks, self._look = Marks(clock), Look()
         self._others = 0  # batches of other loaders within a step of the main one
         self._other: tuple[UsedLoader, float]  # that had the first of them, and how long it was waited for
         self._stages = 1
         self._other_stage: UsedLoader | None = None  # which may take the main one's place
         self._other_steps = 0
-        self.started = 0  # processes, but for those of loaders
-        self._depth = threading.local()
-        self.script = self._new_script()
+        self._plan: Generator[None, Step, None] | None = None
+        self._timed: list[Step] = []
+        self._real: Stretch | None = None
+        self._is_inside = threading.local()
         self._process = os.getpid()
         tree_cpu_s()  # imports what it needs
 
@@ -114,11 +125,11 @@ class LoopMonitor:
             finally:
                 self._stop_alarm()
                 self._is_over = True
-                self.script.end()
+                self._end_plan()
 
     def _counting(self, original: Callable[[Any], None]) -> Any:
         def start(process: Any) -> None:
-            self.started += not getattr(self._depth, "inside", False)
+            self.started += not getattr(self._is_inside, "loader", False)
             original(process)
 
         return start
@@ -126,7 +137,7 @@ class LoopMonitor:
     def _wrapping(self, original: Callable[[Any], Any]) -> Any:
         def iterate(loader: Any) -> Any:
             is_here = os.getpid() == self._process
-            if self._is_over or not is_here or getattr(self._depth, "inside", False):
+            if self._is_over or not is_here or getattr(self._is_inside, "loader", False):
                 return original(loader)
             if self.budget.begin():
                 self._alarm = Alarm(PROGRAM_AT_MOST * self.budget.seconds, Stopped, self._is_too_late)
@@ -134,14 +145,14 @@ class LoopMonitor:
             self._close_step(seen, seen.turn, began)  # of an iterator that was left, as by `break`
             if self.is_done:
                 self._stop()
-            self._depth.inside = True  # fastdata's class calls torch's
+            self._is_inside.loader = True  # fastdata's class calls torch's
             try:
                 began = self._clock()
                 inner = original(loader)
             finally:
-                self._depth.inside = False
+                self._is_inside.loader = False
             seen.began_at = seen.began_at or began
-            return MonitoredIterator(self.ask, self._leave, seen, inner, made_s=self._clock() - began)
+            return MonitoredIterator(self._ask, self._leave, seen, inner, made_s=self._clock() - began)
 
         return iterate
 
@@ -155,21 +166,26 @@ class LoopMonitor:
     @property
     def examined(self) -> UsedLoader | None:
         """The loader that is to be measured alone: the main one, or the one that it is combined with and waits for."""
-        main, partner = self.main or self._most_used, self.partner
+        main, partner = self.main or self._most_used, self._partner
         if main is not None and partner is not None:
             feeds = partner.feeds >= _FEEDS * max(1, main.led)
             return partner if feeds and partner.waited_s > main.waited_s else main
         return main
 
-    def take_what_there_is(self, seen: UsedLoader) -> None:
-        """Means of the steps of a program that ended before all could be timed, the first one left out."""
-        if self._trains_elsewhere(seen):
-            return
-        self.script.take_what_there_is(seen.steps)
+    @property
+    def real(self) -> Stretch | None:
+        """Means of the steps; of a program that ended before all could be timed, without the first; None for none."""
+        main = self.main or self._most_used
+        if self._real is None and main is not None and not self._trains_elsewhere(main):
+            steps = main.steps[1:] + self._timed or main.steps
+            if steps:
+                finish_device_work()
+                self._real = Stretch.of(steps)
+        return self._real
 
     # ---- in the program's loop
 
-    def ask(self, seen: UsedLoader, iterator: MonitoredIterator) -> Any:
+    def _ask(self, seen: UsedLoader, iterator: MonitoredIterator) -> Any:
         """The next batch for the program.
 
         Raises:
@@ -177,16 +193,18 @@ class LoopMonitor:
             Stopped: everything has been measured.
         """
         if self._is_over or os.getpid() != self._process:
-            return iterator.following()
-        turn, now = iterator.turn, self._clock()
-        self._close_step(seen, turn, now)
+            return next(iterator.inner)
+        turn = iterator.turn
+        self._close_step(seen, turn, self._clock())
         if self.is_done:
             self._stop()
         now, turn.asked_by = self._clock(), threading.get_ident()
-        batch = self._next_of(seen, iterator)
-        is_ready = seen is self.main and self.script.delivery.is_ready
-        wait_s = 0.0 if is_ready else self._clock() - now + turn.made_s
-        turn.made_s = 0.0
+        try:
+            batch = next(iterator.inner)
+        except StopIteration:
+            seen.is_whole = True
+            raise
+        wait_s, turn.made_s = self._clock() - now + turn.made_s, 0.0
         if seen.batches == 0:
             seen.first_batch_s = self._clock() - seen.began_at
         seen.batches += 1
@@ -194,26 +212,15 @@ class LoopMonitor:
         if self.main is None and (self._most_used is None or seen.batches > self._most_used.batches):
             self._most_used = seen
             self._let_go_of_others()
-        if self.main is not None and self.main is not seen and seen.batches <= _GLANCED_AT and not is_compiled():
-            self.script.look.glance()
-        if seen is not self.main and self.main is not None and self.main.is_iterated:
+        if seen is self.main:
+            self._look.note_batch(batch)
+        if seen is not self.main and self.main is not None and self.main.turn.is_out:
             self._note_other(seen, wait_s)
         else:
             turn.is_out, turn.wait_s, self._others = True, wait_s, 0
             seen.waited_s += wait_s
             self._marks.begin(self._clock())
         return batch
-
-    def _next_of(self, seen: UsedLoader, iterator: MonitoredIterator) -> Any:
-        try:
-            if iterator.turn.is_fed and iterator.turn.delivered >= min(iterator.turn.length, seen.epoch):
-                raise StopIteration
-            if seen is self.main and self.script.is_running:
-                return self.script.delivery.next(iterator)
-            return iterator.following()
-        except StopIteration:
-            seen.epoch = iterator.turn.delivered
-            raise
 
     def _note_other(self, other: UsedLoader, wait_s: float) -> None:
         """A batch of another loader within a step: one belongs to it, as with zip(); more are a validation's."""
@@ -231,14 +238,14 @@ class LoopMonitor:
         """A step of the main loader had exactly one batch of this one."""
         other.feeds += 1
         other.waited_s += wait_s
-        if other is not self.partner and (self.partner is None or other.waited_s > self.partner.waited_s):
-            self.partner = other
+        if other is not self._partner and (self._partner is None or other.waited_s > self._partner.waited_s):
+            self._partner = other
             self._let_go_of_others()
 
     def _let_go_of_others(self) -> None:
         """Lets go of all loaders but those that may be measured alone."""
         for seen in self.seen:
-            seen.keep(seen in (self.main or self._most_used, self.partner))
+            seen.keep(seen in (self.main or self._most_used, self._partner))
 
     def _close_step(self, seen: UsedLoader, turn: Turn, asked_at: float) -> None:
         """Ends the step: the program has asked for the next batch, or left the iterator."""
@@ -259,6 +266,131 @@ class LoopMonitor:
         is_here = os.getpid() == self._process and threading.get_ident() == turn.asked_by
         if is_here and not self._is_over and seen.turn is turn and turn.is_out and self._marks.trains:
             self._close_step(seen, turn, self._clock())
+
+    def _end_step(self, seen: UsedLoader, step: Step, trained: bool) -> None:
+        seen.trained += trained
+        if self.main is None:
+            seen.steps.append(step)
+            waited_s = self._clock() - seen.began_at
+            most = self.seconds * (_UNTRAINED_TIMES if seen.is_whole else _UNTRAINED_FIRST_TIMES)
+            is_late = waited_s > most and len(seen.steps) >= _UNTRAINED_STEPS
+            if trained or is_late or self.budget.is_past_for_steps(UNTRAINED):
+                self._begin(seen)
+        elif seen is self.main:
+            self._other_steps = 0
+            self._go_on(step)
+        elif trained and not self.main.turn.is_out:
+            self._take_place(self.main, seen, step)
+
+    # ---- which loader it is about
+
+    def _begin(self, seen: UsedLoader) -> None:
+        """Makes this the main loader, and begins the plan with its next step."""
+        self.main, self._partner = seen, None
+        self._let_go_of_others()
+        if self._trains_elsewhere(seen):
+            self.is_done = True
+            self.limitations.append(
+                "steps: the loader's batches are asked for in another thread than the one that trains, as by a "
+                "prefetcher of the program's own"
+            )
+            return
+        self._timed, self._look = [], Look()
+        self._plan = self._steps()
+        self._go_on(None)
+
+    def _trains_elsewhere(self, seen: UsedLoader) -> bool:
+        """True if the training loop is in another thread than the one that asks for batches."""
+        return self._marks.backward_in not in (None, seen.turn.asked_by)
+
+    def _take_place(self, main: UsedLoader, seen: UsedLoader, step: Step) -> None:
+        """Another loader is trained on: one that was made for the next epoch, or that of the program's next stage."""
+        if main.likeness == seen.likeness:
+            seen.succeed(main)
+            self.seen.remove(main)
+            self.main, self._most_used = seen, None
+            main.keep(False)
+            self._let_go_of_others()
+            self._go_on(step)
+            return
+        self._other_steps = self._other_steps + 1 if seen is self._other_stage else 1
+        self._other_stage = seen
+        if self._other_steps >= _NEXT_STAGE and self._stages < _MOST_STAGES:
+            self._end_plan()
+            self._stages += 1
+            self.limitations.append(f"more of {main.dataset} ({main.settings}): the program went on to another loader")
+            self._begin(seen)
+
+    # ---- the plan: each yield is a step of the program
+
+    def _go_on(self, step: Step | None) -> None:
+        if self._plan is None:
+            return
+        try:
+            if step is None:
+                next(self._plan)
+            else:
+                self._plan.send(step)
+            return
+        except StopIteration:
+            pass
+        except Exception as error:  # noqa: BLE001 - the program shall not end by what is done here
+            self.limitations.append(f"measuring ended early: {in_words(error)}")
+        self._plan, self.is_done = None, True
+
+    def _end_plan(self) -> None:
+        """Takes back what is switched on; harmless when repeated."""
+        if self._plan is not None:
+            self._plan.close()
+        self._plan = None
+
+    def _steps(self) -> Generator[None, Step, None]:
+        assert self.main is not None
+        self.budget.phase = "looking at two steps"
+        if is_compiled():  # hooks would break compiled graphs
+            self.limitations.append("the program compiles, so its steps were not looked at closely")
+            self._look.note_compiled(self._marks.trained)
+            yield
+        else:
+            with self._look.looking():
+                for _ in range(_LOOKED_AT):
+                    yield
+                    self._look.steps += 1
+        self.facts = self._look.facts()
+        self.facts.batch_size = getattr(self.main.loader.batch_sampler, "batch_size", None) or self.facts.batch_size
+        self.facts.anomaly_mode |= self._marks.saw_anomaly_mode
+        began = self._clock()
+        for _ in range(queued(self.main.loader) + 1):  # batches that the loader has had ready
+            yield
+            is_long = self._clock() - began > _WARMING * self.seconds and not ranks()
+            if is_long or self.budget.is_past_for_steps():
+                break
+        if self.budget.is_past_for_steps():
+            self.limitations.append(self.budget.missed("timed steps"))
+            return
+        self.budget.phase = "timing steps"
+        yield from self._time_steps()
+
+    def _time_steps(self) -> Generator[None, Step, None]:
+        finish_device_work()
+        began, meter = self._clock(), CpuMeter()
+        while not self._is_enough(self._clock() - began):
+            self._timed.append((yield))
+        at = self._clock()
+        finish_device_work()
+        own, others = meter.use()
+        self._real = Stretch.of(self._timed, extra_s=self._clock() - at, cores=own)
+        self._real.others = others
+
+    def _is_enough(self, seconds: float) -> bool:
+        count = len(self._timed)
+        if ranks() > 1:
+            return count >= _RANKS_TIMED
+        if count and self.budget.is_past_for_steps():
+            return True
+        return count >= _MOST_TIMED or (count >= _FEWEST_TIMED and seconds >= _TIMED * self.seconds)
+
+    # ---- the end
 
     def _stop(self) -> NoReturn:
         self._stops += 1
@@ -286,78 +418,3 @@ class LoopMonitor:
     def _stop_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.stop()
-
-    def _end_step(self, seen: UsedLoader, step: Step, trained: bool) -> None:
-        seen.trained += trained
-        if self.main is None:
-            seen.steps.append(step)
-            waited_s = self._clock() - seen.began_at
-            most = self.seconds * (_UNTRAINED_FIRST_TIMES if math.isinf(seen.epoch) else _UNTRAINED_TIMES)
-            is_late = waited_s > most and len(seen.steps) >= _UNTRAINED_STEPS
-            if trained or is_late or self.budget.is_past_for_steps(UNTRAINED):
-                self.main = seen
-                self._let_go_of_others()
-                self._begin(seen)
-            return
-        if seen is self.main:
-            self._other_steps = 0
-        elif trained and not self.main.is_iterated:
-            self._succeed(seen)
-        if seen is self.main and self.script.is_running:
-            self.script.take(step)
-            self.is_done = not self.script.is_running
-
-    def _new_script(self) -> MeasurementPlan:
-        return MeasurementPlan(
-            self._marks, self._depth,
-            seconds=self.seconds, tries=self._tries, limitations=self.limitations, clock=self._clock,
-            budget=self.budget,
-        )  # fmt: skip
-
-    def _begin(self, seen: UsedLoader) -> None:
-        if self._trains_elsewhere(seen):
-            self.is_done = True
-            self.limitations.append(
-                "steps: the loader's batches are asked for in another thread than the one that trains, as by a "
-                "prefetcher of the program's own"
-            )
-            return
-        self.script.begin(seen)
-        self.is_done = not self.script.is_running
-
-    def _trains_elsewhere(self, seen: UsedLoader) -> bool:
-        """True if the training loop is in another thread than the one that asks for batches."""
-        return self._marks.backward_in not in (None, seen.turn.asked_by)
-
-    def _succeed(self, seen: UsedLoader) -> None:
-        """Makes this the main loader: one that was made for the next epoch, or that of the program's next stage."""
-        main = self.main
-        assert main is not None
-        if main.likeness == seen.likeness:
-            seen.batches, seen.trained = seen.batches + main.batches, seen.trained + main.trained
-            seen.turns, seen.waited_s = seen.turns + main.turns, seen.waited_s + main.waited_s
-            seen.led = main.led
-            seen.first_batch_s, seen.began_at, seen.steps = main.first_batch_s, main.began_at, main.steps
-            seen.epoch = min(main.epoch, seen.turn.length)
-            self.seen.remove(main)
-            self.main, self._most_used = seen, None
-            self._let_go_of_others()
-            self.script.follow(seen)
-            main.keep(False)
-            return
-        self._other_steps = self._other_steps + 1 if seen is self._other_stage else 1
-        self._other_stage = seen
-        if self._other_steps >= _NEXT_STAGE and self._stages < _MOST_STAGES and self.script.is_running:
-            self._begin_stage(seen)
-
-    def _begin_stage(self, seen: UsedLoader) -> None:
-        assert self.main is not None
-        self.script.end()
-        self._stages += 1
-        self.limitations.append(
-            f"more of {self.main.dataset} ({self.main.settings}): the program went on to another loader"
-        )
-        self.main, self.partner = seen, None
-        self._let_go_of_others()
-        self.script = self._new_script()
-        self._begin(seen)

@@ -21,7 +21,6 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils._pytree import tree_leaves
 
-from fastdata.diagnosis.layers import bias_cost_s, eval_ms, float64_slowdown, is_in_channels_last
 from fastdata.diagnosis.loader_facts import ranks
 from fastdata.diagnosis.observation import Facts, SyncPlace
 from fastdata.diagnosis.replacing import replace
@@ -33,11 +32,9 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.I
 _WITH_BIAS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy", "nonzero")
 _MOST_NAMED = 8
-_MOST_OF_IMAGES = 4  # channels
 _SLOW_CUDA = ("CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
 _TOOLS = 6  # of sys.monitoring
 _LOOPS_S = 1e-3  # between two reads of one loop; what takes longer is other work
-_MEASURED_LAYERS = 8  # with a bias before a normalisation
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = os.sep + "site-packages" + os.sep
 _TORCHS = os.path.dirname(os.path.abspath(torch.__file__))
@@ -48,18 +45,14 @@ class Look:
 
     def __init__(self) -> None:
         self.steps = 0
-        self.models: list[nn.Module] = []  # that the program itself calls
+        self._models: list[nn.Module] = []  # that the program itself calls
         self._facts = Facts()
         self._depth = 0
         self._names: dict[int, str] = {}
-        self._made_by: dict[int, tuple[nn.Module, torch.Tensor, Any]] = {}  # layer, like its input, output by its id
-        self._before_norm: dict[int, tuple[nn.Module, torch.Tensor, Any]] = {}  # with outputs' autograd nodes
-        self._biased: dict[int, tuple[nn.Module, torch.Tensor | None]] = {}  # with what it was called with
+        self._made_by: dict[int, tuple[nn.Module, Any]] = {}  # layer, and what it made, by the id of that
+        self._before_norm: dict[int, tuple[nn.Module, Any]] = {}  # with outputs' autograd nodes
+        self._biased: dict[int, str] = {}  # names of layers
         self._reads: dict[tuple[str, str], list[tuple[int, float, float]]] = {}  # (step, began, ended) by place
-        self._in_training: set[str] = set()  # models that were called in this mode
-        self._copies: list[bool] = []  # to a device: whether they block
-        self._in_eval: tuple[nn.Module, Any] | None = None  # a model that records gradients there, and its input
-        self.stop_glancing: Callable[[], object] = lambda: None
         self._thread = 0  # in which the program's loop runs; others, of loaders, may read what they like
 
     @contextmanager
@@ -82,47 +75,36 @@ class Look:
                 self._made_by.clear()
                 self._before_norm.clear()
 
-    def facts(self, batch: Any) -> Facts:
-        """Returns the facts found; `batch` is one of the loader's."""
+    def note_batch(self, batch: Any) -> None:
+        """Notes the size of a batch that the program gets, and how it lies in memory, while steps are looked at."""
+        if not self._thread:
+            return
+        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
+        if not tensors:
+            return
+        facts, images = self._facts, [each for each in tensors if each.dim() == 4]
+        facts.batch_size = facts.batch_size or len(tensors[0])
+        facts.channels_last |= bool(images) and all(map(_is_in_channels_last, images))
+        facts.pageable_copies |= any(each.device.type == "cpu" and not each.is_pinned() for each in tensors)
+
+    def facts(self) -> Facts:
+        """Returns the facts found, and lets go of the program's models."""
         facts = self._facts
-        parameters = [each for model in self.models for each in model.parameters()]
-        facts.models = sorted({_class_name(model) for model in self.models})[:_MOST_NAMED]
+        parameters = [each for model in self._models for each in model.parameters()]
+        facts.models = sorted({_class_name(model) for model in self._models})[:_MOST_NAMED]
         facts.parameters = sum(each.numel() for each in parameters) or facts.parameters
         facts.dtypes = sorted({str(each.dtype).removeprefix("torch.") for each in parameters} | set(facts.dtypes))
         facts.device = next((each.device.type for each in parameters), facts.device)
-        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
-        facts.batch_size = len(tensors[0]) if tensors else 0
-        facts.biases_before_norm = [
-            f"{self._name_of(layer)} ({_class_name(layer)})" for layer, _ in self._biased.values()
-        ]
-        layers = [layer for model in self.models for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+        facts.biases_before_norm = list(self._biased.values())
+        layers = [layer for model in self._models for layer in model.modules() if isinstance(layer, nn.Conv2d)]
         facts.convolutions = len({id(layer) for layer in layers})
-        facts.odd_channels = self._odd_channels()
-        on_device = facts.device != "cpu"
-        images = [each for each in tensors if each.dim() == 4]
-        facts.pageable_copies = on_device and any(not each.is_pinned() for each in tensors if each.device.type == "cpu")
-        facts.blocking_copies = any(self._copies)
-        facts.channels_last = any(map(is_in_channels_last, parameters)) or (
-            bool(images) and all(map(is_in_channels_last, images))
-        )
+        facts.pageable_copies &= facts.device != "cpu"
+        facts.channels_last |= any(map(_is_in_channels_last, parameters))
         self._take_settings(facts)
         facts.syncs = self._sync_places()
-        # A model that is always in evaluation mode is trained so on purpose.
-        facts.gradients_in_eval = [name for name in facts.gradients_in_eval if name in self._in_training]
+        self._models.clear()
+        self._thread = 0
         return facts
-
-    def _odd_channels(self) -> list[str]:
-        found = {}
-        for layer in (layer for model in self.models for layer in model.modules()):
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                channels = (
-                    (layer.in_channels, layer.out_channels)
-                    if isinstance(layer, nn.Conv2d)
-                    else (layer.in_features, layer.out_features)
-                )
-                if channels[1] % 8 or (channels[0] % 8 and channels[0] > _MOST_OF_IMAGES):
-                    found[id(layer)] = f"{self._name_of(layer)} ({channels[0]} to {channels[1]})"
-        return list(found.values())[:_MOST_NAMED]
 
     def note_compiled(self, optimizers: list[torch.optim.Optimizer]) -> None:
         """Notes the facts that the trained parameters give, without a look at the models; for compiled programs."""
@@ -131,24 +113,6 @@ class Look:
         self._facts.parameters = sum(each.numel() for each in trained)
         self._facts.dtypes = sorted({str(each.dtype).removeprefix("torch.") for each in trained})
         self._facts.device = next((each.device.type for each in trained), "cpu")
-
-    def measure_layers(self) -> None:
-        """Times the layers with needless biases, with and without; and matrices in float64 if the program has them."""
-        if self._biased:
-            self._facts.bias_cost_s = sum(
-                bias_cost_s(layer, like) for layer, like in self._biased.values() if like is not None
-            ) * (len(self._biased) / min(len(self._biased), _MEASURED_LAYERS))
-        if "float64" in self._facts.dtypes:
-            self._facts.float64_slowdown = float64_slowdown(self._facts.device)
-        if self._facts.gradients_in_eval and self._in_eval is not None:
-            self._facts.eval_ms = eval_ms(*self._in_eval)
-
-    def forget(self) -> None:
-        """Lets go of the program's models and tensors."""
-        self.stop_glancing()
-        self.models.clear()
-        self._biased.clear()
-        self._in_eval = None
 
     # ---- what is called
 
@@ -161,21 +125,19 @@ class Look:
         if isinstance(module, _NORMS) and given and isinstance(given[0], torch.Tensor):
             made = self._made_by.get(id(given[0]))
             takes_mean = module.training or not getattr(module, "track_running_stats", True)
-            if made is not None and made[2]() is given[0] and takes_mean:
+            if made is not None and made[1]() is given[0] and takes_mean:
                 # The mean of the batch goes, and with it the bias, if nobody else takes the output.
-                self._before_norm[id(made[0])] = made[0], made[1], given[0].grad_fn
+                self._before_norm[id(made[0])] = made[0], given[0].grad_fn
 
     def _after_forward(self, module: nn.Module, given: Any, made: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         self._depth = max(0, self._depth - 1)
-        takes_and_makes = isinstance(made, torch.Tensor) and given and isinstance(given[0], torch.Tensor)
-        if isinstance(module, _WITH_BIAS) and module.bias is not None and takes_and_makes:
+        if isinstance(module, _WITH_BIAS) and module.bias is not None and isinstance(made, torch.Tensor):
             # Activations are not kept alive: a program may have no room for them.
-            self._made_by[id(made)] = module, torch.empty_like(given[0], device="meta"), weakref.ref(made)
+            self._made_by[id(made)] = module, weakref.ref(made)
         if self._depth == 0:
             self._made_by.clear()
-            self._note_use(module, made)
 
     def _before_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -190,18 +152,16 @@ class Look:
         """Notes biased layers whose output goes to a normalisation and nowhere else in the graph."""
         found = list(self._before_norm.values())
         self._before_norm.clear()
-        uses = _uses(
-            [node for _, _, node in found], [each.grad_fn for each in tensors if isinstance(each, torch.Tensor)]
-        )
-        for (layer, like, _), count in zip(found, uses, strict=True):
+        roots = [each.grad_fn for each in tensors if isinstance(each, torch.Tensor)]
+        for (layer, _), count in zip(found, _uses([node for _, node in found], roots), strict=True):
             if count == 1:
-                kept = like if len(self._biased) < _MEASURED_LAYERS else None
-                self._biased.setdefault(id(layer), (layer, kept))
+                name = self._names.get(id(layer), _class_name(layer))
+                self._biased.setdefault(id(layer), f"{name} ({_class_name(layer)})")
 
     def _note_model(self, module: nn.Module, given: Any) -> None:
         facts = self._facts
-        if not any(module is known for known in self.models) and next(module.parameters(), None) is not None:
-            self.models.append(module)
+        if not any(module is known for known in self._models) and next(module.parameters(), None) is not None:
+            self._models.append(module)
             for name, layer in module.named_modules():
                 self._names.setdefault(id(layer), name or _class_name(module))
         facts.data_parallel |= isinstance(module, nn.DataParallel)
@@ -210,48 +170,6 @@ class Look:
         facts.dtypes = sorted({*facts.dtypes, *(str(each.dtype).removeprefix("torch.") for each in inputs)})
         first = next(module.parameters(), None)
         facts.autocast |= torch.is_autocast_enabled(first.device.type if first is not None else "cpu")
-        name = _class_name(module)
-        if module.training:
-            self._in_training.add(name)
-        self._note_gradients(module, given)
-
-    def _note_gradients(self, module: nn.Module, given: Any) -> None:
-        known, name = self._facts.gradients_in_eval, _class_name(module)
-        records = not module.training and torch.is_grad_enabled()
-        asks = any(
-            leaf.requires_grad for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)
-        )  # as an attack does
-        if records and not asks and name not in known and any(each.requires_grad for each in module.parameters()):
-            known.append(name)
-            self._in_eval = module, given
-
-    def _note_use(self, module: nn.Module, made: Any) -> None:
-        """A backward pass through what a model made in evaluation mode: it is trained so on purpose."""
-        name = _class_name(module)
-        if module.training or name not in self._facts.gradients_in_eval:
-            return
-
-        def used(_: torch.Tensor) -> None:
-            self._facts.gradients_in_eval = [each for each in self._facts.gradients_in_eval if each != name]
-
-        for leaf in tree_leaves(made):
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                leaf.register_hook(used)  # type: ignore[no-untyped-call]
-
-    def glance(self) -> None:
-        """Looks at the next call of a model that was trained, once: a validation comes later than the steps above."""
-
-        def look(module: nn.Module, given: Any) -> None:
-            if threading.get_ident() == self._thread and any(module is known for known in self.models):
-                self.stop_glancing()
-                if _class_name(module) in self._in_training:
-                    self._note_gradients(module, given)
-
-        self.stop_glancing()
-        self.stop_glancing = torch_module.register_module_forward_pre_hook(look).remove
-
-    def _name_of(self, layer: nn.Module) -> str:
-        return self._names.get(id(layer), _class_name(layer))
 
     def _noting_read(self, name: str) -> Callable[[Any], Any]:
         def noting(original: Callable[..., Any]) -> Any:
@@ -274,7 +192,7 @@ class Look:
         def noted(tensor: Any, *given: Any, **named: Any) -> Any:
             made = original(tensor, *given, **named)
             if isinstance(made, torch.Tensor) and tensor.device.type == "cpu" != made.device.type and tensor.dim() > 0:
-                self._copies.append(not named.get("non_blocking", False))
+                self._facts.blocking_copies |= not named.get("non_blocking", False)
             return made
 
         return noted
@@ -344,6 +262,12 @@ def _place_of_caller() -> str | None:
         own = own.f_back
     own = own if own is not None and not own.f_code.co_filename.startswith((_TORCHS, _OURS)) else frame
     return place_of(own)
+
+
+def _is_in_channels_last(tensor: torch.Tensor) -> bool:
+    """True if it is so, and not at the same time contiguous, as with one channel."""
+    four = tensor.dim() == 4 and not tensor.is_contiguous()
+    return four and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def _class_name(module: nn.Module) -> str:

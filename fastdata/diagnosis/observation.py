@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 from fastdata.dataloader.verdict import Verdict
 from fastdata.measuring.cpu_use import Load
 
-__all__ = ["TENSOR_CORES_WANT", "Facts", "Loading", "Observation", "SampleTimes", "Step", "Stretch", "SyncPlace"]
+__all__ = ["Facts", "Loading", "Observation", "SampleTimes", "Step", "Stretch", "SyncPlace"]
 
-TENSOR_CORES_WANT = 8  # sizes that are multiples of it
+_PARTS = ("wait_s", "forward_s", "backward_s", "update_s", "rest_s")
 
 
 @dataclass(slots=True)
@@ -24,6 +25,8 @@ class Step:
         backward_s: time in `backward()`.
         update_s: time in the optimiser's `step()`.
         rest_s: time of everything else.
+        events: CUDA events, recorded when the batch was delivered and when the next one was asked for; () without a
+            GPU.
     """
 
     wait_s: float = 0.0
@@ -31,11 +34,7 @@ class Step:
     backward_s: float = 0.0
     update_s: float = 0.0
     rest_s: float = 0.0
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds in which the loop did not wait for its batch."""
-        return self.forward_s + self.backward_s + self.update_s + self.rest_s
+    events: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -46,11 +45,10 @@ class Stretch:
         steps: number of steps.
         step_s: time of one step, including its wait.
         wait_s, forward_s, backward_s, update_s, rest_s: see `Step`.
+        device_s: time that the GPU took for what a step gave it; NaN without one.
         cores: CPU seconds of the process and its children per second; None if not measured.
         others: CPU seconds of other programs per second, on the cores that this one may use; None if not known.
         quartiles_s: a quarter of the steps took less than the first, a quarter more than the second.
-        device_use: share of the time in which the GPU computed, as its driver tells; None if not known.
-        trained: number of steps with a backward pass.
     """
 
     steps: int
@@ -60,28 +58,27 @@ class Stretch:
     backward_s: float = 0.0
     update_s: float = 0.0
     rest_s: float = 0.0
+    device_s: float = math.nan
     cores: float | None = None
     others: float | None = None
     quartiles_s: tuple[float, float] | None = None
-    device_use: float | None = None
-    trained: int = 0
 
     @property
-    def busy_s(self) -> float:
-        """Seconds of a step in which the loop did not wait for its batch."""
-        return self.step_s - self.wait_s
+    def compute_s(self) -> float:
+        """Seconds of a step that computing takes: on the GPU, or else those in which the loop does not wait."""
+        return self.step_s - self.wait_s if math.isnan(self.device_s) else self.device_s
 
     @classmethod
     def of(cls, steps: list[Step], *, extra_s: float = 0.0, cores: float | None = None) -> Stretch:
-        """Means of these; extra_s: what the device still had to do after the last one."""
+        """Means of these, whose events have been reached; extra_s: what the device still did after the last one."""
         count = max(1, len(steps))
-        parts = ("wait_s", "forward_s", "backward_s", "update_s", "rest_s")
-        means = {part: sum(getattr(step, part) for step in steps) / count for part in parts}
+        means = {part: sum(getattr(step, part) for step in steps) / count for part in _PARTS}
         stretch = cls(len(steps), sum(means.values()) + extra_s / count, **means, cores=cores)
-        stretch.trained = sum(step.backward_s > 0 for step in steps)
         if len(steps) > 1:
-            first, _, third = statistics.quantiles(step.wait_s + step.busy_s for step in steps)
+            first, _, third = statistics.quantiles(sum(getattr(step, part) for part in _PARTS) for step in steps)
             stretch.quartiles_s = first, third
+        if timed := [step.events for step in steps if step.events]:
+            stretch.device_s = statistics.mean(1e-3 * began.elapsed_time(ended) for began, ended in timed)
         return stretch
 
 
@@ -95,10 +92,10 @@ class Loading:
         batch_s: seconds per batch.
         images_per_s: samples per second; NaN if a batch's size is not known.
         cores: CPU seconds of the process and its children per second.
-        others: CPU seconds of other programs per second, on the cores that this one may use; None if not known.
         verdict: the loader's own verdict, if it is fastdata's.
         stage_s: thread-seconds per stage and batch, if it is fastdata's and knows them.
         first_s: seconds from the beginning of an epoch to its first batch; NaN if not measured.
+        others: CPU seconds of other programs per second, on the cores that this one may use; None if not known.
     """
 
     what: str
@@ -108,7 +105,7 @@ class Loading:
     cores: float
     verdict: Verdict | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
-    first_s: float = float("nan")
+    first_s: float = math.nan
     others: float | None = None
 
 
@@ -121,7 +118,6 @@ class SampleTimes:
         total_ms: time of one sample.
         idle_ms: part of `total_ms` in which the thread did not compute: it waited for storage, the network or a lock.
         decode_ms: time in the decoders of Pillow and OpenCV, which read the file.
-        read_ms: part of `decode_ms` to read a file that the system has in memory; 0 if not measured.
         resize_ms: time in the resizing of Pillow and OpenCV.
         rest_ms: the rest of `__getitem__`, mostly transforms.
         collate_ms: time in the collate function, per sample.
@@ -132,15 +128,12 @@ class SampleTimes:
         own_step: name of the user's transform or function that takes most of a sample, decoding and resizing by
             Pillow and OpenCV apart; "" if none takes much.
         own_step_ms: time of `own_step`.
-        storage_mb_per_s: rate of reading files from storage, one after the other; NaN if not measured.
-        storage_ms: time until such a file was read.
     """
 
     samples: int
     total_ms: float
     idle_ms: float
     decode_ms: float = 0.0
-    read_ms: float = 0.0
     resize_ms: float = 0.0
     rest_ms: float = 0.0
     collate_ms: float = 0.0
@@ -151,8 +144,6 @@ class SampleTimes:
     progressive: float = 0.0
     own_step: str = ""
     own_step_ms: float = 0.0
-    storage_mb_per_s: float = float("nan")
-    storage_ms: float = float("nan")
 
 
 @dataclass
@@ -185,11 +176,7 @@ class Facts:
         parameters: number of their parameters.
         dtypes: dtypes of the parameters and floating inputs, as text.
         biases_before_norm: convolutions and linear layers with a bias in front of a normalisation that removes it.
-        bias_cost_s: seconds per step that these biases cost, measured by calling the layers with and without.
-        float64_slowdown: ratio of the times to multiply matrices in float64 and float32; 0 if not measured.
         data_parallel: nn.DataParallel is used.
-        gradients_in_eval: models in evaluation mode that were called with gradients on.
-        eval_ms: milliseconds of such a call, with gradients and without; () if not measured.
         syncs: lines that read values from the device.
         zeroes_gradients: gradients are set to zero, not to None.
         anomaly_mode, profiler, deterministic, cudnn_deterministic, autocast, channels_last, compiled,
@@ -198,11 +185,7 @@ class Facts:
         debug_variables: environment variables for debugging that make a program slower.
         pageable_copies: batches are copied to the device from memory that is not pinned.
         blocking_copies: batches are copied without non_blocking=True.
-        pin_ms, copy_ms: milliseconds to pin a batch, and to copy it to the device when pinned; NaN if not measured.
-        pageable_copy_ms: milliseconds to copy it to the device from memory that is not pinned; NaN if not measured.
         convolutions: number of nn.Conv2d layers.
-        odd_channels: convolutions and linear layers with numbers of channels that are no multiples of 8; images may
-            come with three.
         torch_threads: number of torch's own threads within operations.
     """
 
@@ -212,11 +195,7 @@ class Facts:
     parameters: int = 0
     dtypes: list[str] = field(default_factory=list)
     biases_before_norm: list[str] = field(default_factory=list)
-    bias_cost_s: float = 0.0
-    float64_slowdown: float = 0.0
     data_parallel: bool = False
-    gradients_in_eval: list[str] = field(default_factory=list)
-    eval_ms: tuple[float, ...] = ()
     syncs: list[SyncPlace] = field(default_factory=list)
     zeroes_gradients: bool = False
     anomaly_mode: bool = False
@@ -232,11 +211,7 @@ class Facts:
     debug_variables: list[str] = field(default_factory=list)
     pageable_copies: bool = False
     blocking_copies: bool = False
-    pin_ms: float = float("nan")
-    copy_ms: float = float("nan")
-    pageable_copy_ms: float = float("nan")
     convolutions: int = 0
-    odd_channels: list[str] = field(default_factory=list)
     torch_threads: int = 0
 
 
@@ -260,17 +235,12 @@ class Observation:
         first_batch_s: seconds until its first batch.
         trains: there was a backward pass between its batches; True without a program.
         facts: facts about the training steps.
-        real: steps of the program as it is.
-        compute: steps whose batches were preloaded: computing alone.
+        real: steps of the program.
         alone: the loader alone: data only.
         changed: the loader alone after changes, by their key in `advice`.
-        trials: seconds of a step (before, after) a change, by its key; after: for as many samples as before.
         sample: costs of single samples; None if the dataset has no `__getitem__`, or it failed.
-        waits_at_pace: mean seconds until a batch is there for a loop that computes as long as the program does, by
-            the loader's `prefetch_factor`; {} if not measured.
         decode_ms: milliseconds for a random crop of some of the dataset's JPEGs by the native core: from the file
             ("file"), by an index ("index"), from a record of open coefficients ("unpacked").
-        ranks: mean seconds of a step (compute, wait) on each rank of this machine.
         children: other processes that the program started and that this could not look into.
         load: load of the machine, once all was measured.
         slow_storage: description of the folder's storage if it is slow; "" for none.
@@ -290,18 +260,14 @@ class Observation:
     may_not_start_workers: bool = False
     restarts_in_each_step: bool = False
     restarts_workers: bool = False
-    first_batch_s: float = float("nan")
+    first_batch_s: float = math.nan
     trains: bool = True
     facts: Facts = field(default_factory=Facts)
     real: Stretch | None = None
-    compute: Stretch | None = None
     alone: Loading | None = None
     changed: dict[str, Loading] = field(default_factory=dict)
-    trials: dict[str, tuple[float, float]] = field(default_factory=dict)
-    waits_at_pace: dict[int, float] = field(default_factory=dict)
     sample: SampleTimes | None = None
     decode_ms: dict[str, float] = field(default_factory=dict)
-    ranks: list[tuple[float, float]] = field(default_factory=list)
     children: int = 0
     load: Load = field(default_factory=Load)
     slow_storage: str = ""

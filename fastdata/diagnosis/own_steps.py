@@ -1,4 +1,4 @@
-"""Finds the step of the user's own that takes most of a sample: a transform of a Compose, or a function of a dataset.
+"""Finds the step of the user's own that takes most of a sample: a transform's class, or a function.
 
 Some samples are made under Python's profiler, whose shares are those of the samples that were timed without it.
 """
@@ -9,24 +9,13 @@ import cProfile
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
-
-import torch
 
 __all__ = ["Profiled", "profiled", "slowest_step"]
 
 _METHODS = ("__call__", "forward", "transform", "_transform", "apply")  # in which libraries do a step's work
-_INNER = (
-    "transform",
-    "transforms",
-    "target_transform",
-    "dataset",
-    "datasets",
-)  # attributes that hold steps, or lead on
-_DEEPEST = 6
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 
@@ -71,22 +60,19 @@ def profiled(make: Callable[[], object]) -> Profiled | None:
     return Profiled(seconds.get(top, 0.0) if top is not None else 0.0, seconds, calls)
 
 
-def slowest_step(dataset: Any, found: Profiled, known: CodeType, *, least: float) -> tuple[str, float]:
+def slowest_step(found: Profiled, known: CodeType, *, least: float) -> tuple[str, float]:
     """Name of the user's step that takes most of a sample, and its share; ("", 0.0) if none takes so much.
 
     Of a function and one that it calls the inner one is named, if it takes so much, too.
 
     Args:
-        dataset: the dataset of the samples.
-        found: their profile.
+        found: the profile of some samples.
         known: function that decodes or resizes, which is told on its own: it does not count as the user's.
         least: share of a sample.
     """
     if found.total_s <= 0:
         return "", 0.0
-    names = {code: name for name, code in _steps_of(dataset)}
-    names |= {code: _name(code) for code in found.seconds if code not in names and _is_users(code)}
-    reached = {code: found.reached(code) for code in names if code in found.seconds}
+    reached = {code: found.reached(code) for code in found.seconds if _is_users(code)}
     shares = {
         code: (found.seconds[code] - (found.seconds.get(known, 0.0) if known in inner else 0.0)) / found.total_s
         for code, inner in reached.items()
@@ -96,40 +82,7 @@ def slowest_step(dataset: Any, found: Profiled, known: CodeType, *, least: float
     if not inner_ones:
         return "", 0.0
     slowest = max(inner_ones, key=lambda code: shares[code])
-    return names[slowest], min(1.0, shares[slowest])
-
-
-def _steps_of(dataset: Any) -> Iterator[tuple[str, CodeType]]:
-    """Names and code of the steps that a dataset's transforms consist of."""
-    steps = list(_found_in(dataset, _DEEPEST))
-    for step in steps:
-        others = {code for each in steps if type(each) is not type(step) for code in _codes_of(each)}
-        code = next((each for each in _codes_of(step) if each not in others), None)  # not one of a common base class
-        if code is not None:
-            is_function = getattr(step, "__code__", None) is code
-            yield _name(code) if is_function else type(step).__name__, code
-
-
-def _found_in(owner: Any, depth: int) -> Iterator[Any]:
-    """Steps of Compose and the like, wherever they are within wrapped datasets and transforms."""
-    if depth == 0:
-        return
-    for name in _INNER:
-        inner = vars(owner).get(name) if hasattr(owner, "__dict__") else None
-        for each in inner if isinstance(inner, list | tuple) else [inner]:
-            within = list(_found_in(each, depth - 1)) if each is not None else []
-            yield from within
-            if callable(each) and not within:
-                yield each
-    if isinstance(owner, torch.nn.Sequential):
-        yield from owner
-
-
-def _codes_of(step: Any) -> list[CodeType]:
-    """Code of a function, or of an object's methods that may do its work."""
-    functions = [step, *(getattr(type(step), name, None) for name in _METHODS)]
-    found = (getattr(getattr(each, "__func__", each), "__code__", None) for each in functions)
-    return [code for code in found if isinstance(code, CodeType) and not code.co_filename.startswith(_TORCHS)]
+    return _name(slowest), min(1.0, shares[slowest])
 
 
 def _is_users(code: CodeType) -> bool:
@@ -151,5 +104,4 @@ def _name(code: CodeType) -> str:
     return ".".join(parts)
 
 
-_TORCHS = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep

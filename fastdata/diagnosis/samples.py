@@ -24,7 +24,7 @@ from fastdata.loaders.per_image import inspect
 from fastdata.native import IndexUse, JpegIndexes, available
 from fastdata.sources.protocol import NotASource, file_ranges
 from fastdata.sources.recognise import has_file_ranges, recognise
-from fastdata.system.files import open_descriptor, open_file
+from fastdata.system.files import open_file
 from fastdata.system.interleaved_timing import least_ms
 from fastdata.system.io_wait import WaitingTime
 from fastdata.tables import Format
@@ -40,7 +40,7 @@ _MOST_SAMPLES = 256
 _MOST_COLLATED = 64
 _MOST_PROFILED, _PROFILED = 32, 0.3  # samples, and share of the time for them
 _LARGE = 0.4  # share of a sample from which on a step of the user's own is named
-_MOST_FILES = 24  # read from storage, and decoded in other ways
+_MOST_FILES = 24  # that are decoded in other ways
 _MOST_FILE_BYTES = 64 << 20
 _HEAD_BYTES = 1 << 16
 _INDEX_STEP = 16  # as `fastdata index` makes it
@@ -201,7 +201,7 @@ def _own_step(dataset: Any, indices: Sequence[int], *, seconds: float) -> tuple[
 
     with opened.watching():
         found = profiled(make)
-    return slowest_step(dataset, found, opened.timed_code, least=_LARGE) if found is not None else ("", 0.0)
+    return slowest_step(found, opened.timed_code, least=_LARGE) if found is not None else ("", 0.0)
 
 
 @contextmanager
@@ -266,42 +266,6 @@ def _describe_images(found: SampleTimes, sizes: list[tuple[int, int]], pieces: S
     found.file_bytes = statistics.mean(piece.size() for piece in pieces if os.path.exists(piece.path))
     frames = [head.jpeg for head in heads if head is not None and head.jpeg is not None]
     found.progressive = sum(not frame.sequential for frame in frames) / len(heads)
-    _read_from_storage(found, pieces)
-
-
-def _read_from_storage(found: SampleTimes, pieces: Sequence[Piece]) -> None:
-    """Reads some images' bytes as if for the first time, where the system can forget that it has read them."""
-    if not hasattr(os, "posix_fadvise"):
-        return
-    seconds, again_s, total = list[float](), list[float](), 0
-    for piece in pieces[:_MOST_FILES]:
-        try:
-            number = open_descriptor(piece.path)
-        except OSError:
-            continue
-        try:
-            os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
-            for times in (seconds, again_s):
-                began = time.perf_counter()
-                total += _read_through(number, piece)
-                times.append(time.perf_counter() - began)
-        finally:
-            os.close(number)
-        if total > _MOST_FILE_BYTES or sum(seconds) > 1:
-            break
-    if total and sum(seconds) > 0:
-        found.storage_mb_per_s = total / 2e6 / sum(seconds)  # read twice
-        found.read_ms = min(1e3 * statistics.median(again_s), found.decode_ms)
-        found.storage_ms = 1e3 * statistics.median(seconds)
-
-
-def _read_through(number: int, piece: Piece) -> int:
-    """Reads the image from an open file; how many bytes."""
-    os.lseek(number, piece.offset, os.SEEK_SET)
-    left = total = piece.size()
-    while left > 0 and (data := os.read(number, min(left, 1 << 20))):
-        left -= len(data)
-    return total - left
 
 
 def encoded_jpegs(pieces: Sequence[Piece]) -> list[bytes]:

@@ -17,7 +17,6 @@ __all__ = [
     "cores_in_use",
     "expected_step_s",
     "gain_of",
-    "measured_speedup",
     "most_gain",
     "others_used",
     "step_seconds",
@@ -37,7 +36,6 @@ class Advice:
         why: the measurement behind it, in words.
         change: the change to make, as it is to be typed where that is possible.
         gain: expected speedup of a whole step; NaN if measurements for it are missing.
-        measured: speedup of the step when the change was tried; NaN if it was not tried.
         reach: expected speedup of the side alone, however long the other side takes; NaN if not known.
         is_fault: nobody wants things as they are, so even a small gain is told; False for a choice.
         converts: all data must be read once for it, or written anew, so it is listed lower.
@@ -48,16 +46,9 @@ class Advice:
     why: str
     change: str
     gain: float = math.nan
-    measured: float = math.nan
     reach: float = math.nan
     is_fault: bool = False
     converts: bool = False
-
-
-def measured_speedup(seen: Observation, key: str) -> float:
-    """Measured speedup of a step by the change `key`; NaN if it was not tried."""
-    before, after = seen.trials.get(key, (math.nan, math.nan))
-    return before / after
 
 
 def cores_in_use(measured: Stretch | Loading | None) -> float | None:
@@ -72,7 +63,7 @@ def others_used(seen: Observation) -> float:
 
     Only if none of these has a count, it is estimated from the load average, less the program's own threads.
     """
-    measured = [seen.real, seen.compute, seen.alone, *seen.changed.values()]
+    measured = [seen.real, seen.alone, *seen.changed.values()]
     known = [each.others for each in measured if each is not None and each.others is not None]
     if known or seen.load.average is None:
         return max(known, default=0.0)
@@ -84,13 +75,8 @@ def step_seconds(seen: Observation) -> tuple[float, float, float]:
 
     Each is NaN if it was not measured.
     """
-    real = seen.real.step_s if seen.real is not None else math.nan
-    # Preloaded batches are there at once: such steps only wait for other loaders that feed them, which is left out.
-    compute = seen.compute.busy_s if seen.compute is not None else math.nan
-    if math.isnan(compute) and seen.real is not None:
-        compute = seen.real.busy_s
-    data = seen.alone.batch_s if seen.alone is not None else math.nan
-    return real, compute, data
+    real, compute = (seen.real.step_s, seen.real.compute_s) if seen.real is not None else (math.nan, math.nan)
+    return real, compute, seen.alone.batch_s if seen.alone is not None else math.nan
 
 
 def expected_step_s(
@@ -107,8 +93,6 @@ def expected_step_s(
     real, compute, data = step_seconds(seen)
     if math.isnan(real) or seen.real is None:
         return data / data_speedup
-    if seen.facts.device == "cpu" and not (_share_cores(seen) and seen.num_workers):
-        compute = seen.real.busy_s  # batches may cost unequally, so it is not that of others
     if math.isnan(data):
         data = max(0.0, real - compute)
     faster = data / data_speedup
@@ -119,12 +103,6 @@ def expected_step_s(
     excess = max(0.0, real - max(compute, data)) if seen.real.wait_s > 0 else 0.0
     excess_left = 1.0 if seen.restarts_in_each_step else min(1 / data_speedup, 1 / compute_speedup)
     return max(compute / compute_speedup, faster) + excess * excess_left
-
-
-def _share_cores(seen: Observation) -> bool:
-    """True if computing and loading compete for the same cores; where some are idle, neither slows the other."""
-    in_use = cores_in_use(seen.real)
-    return seen.real is not None and (in_use if in_use is not None else seen.cpus) > BUSY * seen.cpus
 
 
 def gain_of(
@@ -145,8 +123,7 @@ def advice(
     """Advice that makes one side of the step this number of times faster, NaN if that is not known."""
     gain = gain_of(seen, compute_speedup=times) if side == "compute" else gain_of(seen, data_speedup=times)
     return Advice(
-        key=key, side=side, why=why, change=change, gain=gain, measured=measured_speedup(seen, key), reach=times,
-        is_fault=is_fault, converts=converts,
+        key=key, side=side, why=why, change=change, gain=gain, reach=times, is_fault=is_fault, converts=converts,
     )  # fmt: skip
 
 
@@ -161,13 +138,12 @@ def wait_share(seen: Observation) -> float:
     """Share of a step in which the program waits for data; NaN if no step was seen.
 
     A step that seems shorter than loading its batch has used batches loaded earlier, so it counts as long as loading.
-    On a device that computes in the background, waiting is what a step takes beyond computing on preloaded batches.
+    On a device that computes in the background, waiting is what a step takes beyond the device's own time.
     """
     real, compute, data = step_seconds(seen)
     if math.isnan(real) or seen.real is None:
         return math.nan
     if seen.num_workers == 0:
         return seen.real.wait_s / real
-    busy = compute if seen.facts.device != "cpu" else seen.real.busy_s
     step = max(real, data) if not math.isnan(data) else real
-    return min(1.0, max(0.0, 1 - busy / step))
+    return min(1.0, max(0.0, 1 - compute / step))

@@ -16,13 +16,15 @@ from fastdata.diagnosis.observation import Step
 from fastdata.diagnosis.replacing import replace
 from fastdata.system import cuda
 
-__all__ = ["Marks", "device_use", "finish_device_work"]
+__all__ = ["Marks", "finish_device_work"]
 
 
 class Marks:
     """Times of the parts of the step that runs.
 
-    Host times: on a device that computes in the background they say when work was given to it.
+    Host times: on a device that computes in the background they say when work was given to it.  There events tell how
+    long the device took: one that waits for data reaches the first when the batch is delivered, a busy one when it has
+    done what came before; the second when it has done all that the step gave it.
 
     Args:
         clock: seconds.
@@ -35,9 +37,10 @@ class Marks:
         self._backward_s = self._update_s = 0.0
         self._depth = 0
         self._backward_ended = 0.0
+        self._delivered: Any = None  # the event
         self.backward_in: int | None = None  # the thread of the latest backward pass
         self.saw_anomaly_mode = False  # around a backward pass
-        self.optimizers: list[torch.optim.Optimizer] = []  # that made an update
+        self.trained: list[torch.optim.Optimizer] = []  # that made an update
 
     @property
     def trains(self) -> bool:
@@ -46,6 +49,7 @@ class Marks:
 
     def begin(self, delivered_at: float) -> None:
         """Begins a step: the program has its batch."""
+        self._delivered = _recorded()
         self.delivered_at, self._backward_began, self._backward_s, self._update_s = delivered_at, None, 0.0, 0.0
 
     def end(self, asked_at: float, wait_s: float) -> Step:
@@ -57,7 +61,8 @@ class Marks:
             forward_s -= self._update_s
         rest_s = max(0.0, busy_s - forward_s - self._backward_s - self._update_s)
         self.delivered_at = None
-        return Step(wait_s, max(0.0, forward_s), self._backward_s, self._update_s, rest_s)
+        events = (self._delivered, _recorded()) if self._delivered is not None else ()
+        return Step(wait_s, max(0.0, forward_s), self._backward_s, self._update_s, rest_s, events)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -93,8 +98,8 @@ class Marks:
         return noted
 
     def _begin_update(self, optimizer: torch.optim.Optimizer, starts: list[float]) -> None:
-        if not any(optimizer is known for known in self.optimizers):
-            self.optimizers.append(optimizer)
+        if not any(optimizer is known for known in self.trained):
+            self.trained.append(optimizer)
         starts.append(self._clock())
 
     def _end_update(self, starts: list[float]) -> None:
@@ -103,14 +108,11 @@ class Marks:
             self._update_s += self._clock() - max(starts.pop(), self._backward_ended)
 
 
-def device_use() -> float | None:
-    """Share of the last moments in which the GPU computed; None if unknown (it needs nvidia-ml-py)."""
+def _recorded() -> Any:
+    """A CUDA event, which is reached when the device has done what it was given; None without one."""
     if not (cuda.is_available() and cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return None
-    try:
-        return cuda.utilization() / 100
-    except Exception:  # noqa: BLE001 - not installed, or the driver does not tell, as for parts of a GPU
-        return None
+    return cuda.recorded_event(cuda.current_stream(), timed=True)
 
 
 def finish_device_work() -> None:

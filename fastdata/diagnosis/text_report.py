@@ -14,7 +14,6 @@ __all__ = ["as_text", "in_ms", "tables", "times"]
 _WIDTH = 80
 _MOST_SYNCS = 3
 _NOTABLE = 0.1  # cores
-_NOTABLY_SLOWER = 0.1  # share of a step
 
 
 def as_text(verdict: str, advice: list[Advice], seen: Observation) -> str:
@@ -35,10 +34,9 @@ def _advice_lines(advice: list[Advice], seen: Observation) -> Iterator[str]:
             yield "Advice: none; nothing was found that would gain much."
         return
     what = "the whole step" if seen.real is not None else "loading"
-    yield f"Advice, most effective first (times faster {what}: expected / tried):"
+    yield f"Advice, most effective first (times faster {what}, expected):"
     for number, each in enumerate(advice, 1):
-        gains = f"{times(each.gain)} / {times(each.measured)}"
-        yield from _wrapped(each.why, f"{number:>3}. [{gains}] ", "     ")
+        yield from _wrapped(each.why, f"{number:>3}. [{times(each.gain)}] ", "     ")
         yield from _wrapped(each.change, "     -> ", "        ")
     if any(each.converts for each in advice):
         yield "     (Converting or indexing reads all images once, so it is listed below other"
@@ -86,19 +84,15 @@ def _step_rows(seen: Observation) -> list[tuple[str, str]]:
     share = wait_share(seen)
     rows = [
         ("as the program runs", f"{_ms(real)}, of which {_ms(seen.real.wait_s)} in next(loader)"),
-        ("without waiting (compute only)", _ms(compute) if seen.compute is not None else "not measured"),
+        ("without waiting (compute only)", _ms(compute)),
         ("the loader alone (data only)", _ms(data)),
         ("lost to waiting for data", f"{share:.0%}"),
     ]
-    stretch = seen.compute or seen.real
     if seen.real.quartiles_s is not None:
         low, high = seen.real.quartiles_s
         rows.insert(1, ("  half of the steps took", f"{1e3 * low:.1f} to {1e3 * high:.1f} ms"))
-    parts = (("forward", stretch.forward_s), ("backward", stretch.backward_s), ("update", stretch.update_s))
+    parts = (("forward", seen.real.forward_s), ("backward", seen.real.backward_s), ("update", seen.real.update_s))
     rows += [(f"  {name}", _ms(value)) for name, value in parts if value > 0]
-    slower_s = seen.real.busy_s - compute if seen.compute is not None and seen.facts.device == "cpu" else 0.0
-    if slower_s > _NOTABLY_SLOWER * real:
-        rows.append(("computing beside a busy loader", f"{_ms(slower_s)} longer"))
     if seen.real.cores is not None:
         rows.append(("cores used", f"{seen.real.cores:.1f} of {seen.cpus}"))
     if others_used(seen) >= _NOTABLE:
@@ -107,10 +101,6 @@ def _step_rows(seen: Observation) -> list[tuple[str, str]]:
         rows.append((f"{place.calls} per step", f"{place.per_step:.0f} at {place.place}"))
     if seen.facts.device != "cpu":
         rows.append(("these parts", "as they were given to the device"))
-    if seen.real.device_use is not None:
-        rows.append(("GPU utilisation", f"{seen.real.device_use:.0%}"))
-    if not math.isnan(seen.facts.copy_ms):
-        rows.append(("a batch: pinning, copying", f"{seen.facts.pin_ms:.2f} ms, {seen.facts.copy_ms:.2f} ms"))
     if seen.facts.device == "cpu":
         rows.append(("device", "cpu; nothing here was measured on a GPU"))
     return rows
@@ -137,8 +127,7 @@ def _sample_rows(seen: Observation) -> list[tuple[str, str]]:
     rows = [
         ("all", f"{sample.total_ms:.2f} ms"),
         ("  waiting (storage, network)", f"{sample.idle_ms:.2f} ms"),
-        ("  decoding" + (", with reading" if sample.read_ms else ""), f"{sample.decode_ms:.2f} ms"),
-        *([("    reading the file, from memory", f"{sample.read_ms:.2f} ms")] if sample.read_ms else []),
+        ("  decoding, with reading", f"{sample.decode_ms:.2f} ms"),
         ("  resizing", f"{sample.resize_ms:.2f} ms"),
         ("  the rest", f"{max(0.0, sample.rest_ms - sample.idle_ms):.2f} ms"),
         *([(f"  your step {sample.own_step}", f"{sample.own_step_ms:.2f} ms")] if sample.own_step else []),
@@ -146,8 +135,6 @@ def _sample_rows(seen: Observation) -> list[tuple[str, str]]:
     ]
     if sample.width:
         rows.append(("image", f"{sample.width} x {sample.height} px, {sample.file_bytes / 1000:.0f} kB"))
-    if not math.isnan(sample.storage_mb_per_s):
-        rows.append(("storage", f"{sample.storage_mb_per_s:.0f} MB/s, {sample.storage_ms:.2f} ms per file"))
     names = {"file": "from the file", "index": "by an index", "unpacked": "unpacked"}
     rows += [(f"native crop, {names[kind]}", f"{ms:.2f} ms") for kind, ms in seen.decode_ms.items()]
     return rows

@@ -23,26 +23,20 @@ _LIMITS = {
     "storage": "storage is the limit",
     "oversized": "decoding images that are much larger than shown is the limit",
     "workers": "too few workers are the limit",
-    "prefetch": "batches that take much longer than others are the limit",
     "backend": "the chosen decode backend is the limit",
-    "augment_on_device": "augmentations on the CPU are the limit",
     "not_accelerated": "the loader is not accelerated, which is the limit",
     "iterators": "a new iterator for each batch is the limit",
-    "imbalance": "one rank's data is the limit for all",
 }
 _FAULTS = {
     "anomaly": "autograd's anomaly mode is left on",
     "profiler": "a profiler is left on",
     "tracing": "a debugger, coverage or a profiler follows each line",
     "debug_variables": "environment variables for debugging are left set",
-    "deterministic": "deterministic algorithms are on",
     "float64": "the model computes in float64",
     "synchronisation": "values are read from the device in every step",
     "bias_before_norm": "layers have a bias that the normalisation behind them removes",
-    "gradients_in_validation": "validation records gradients",
     "data_parallel": "nn.DataParallel copies the model in every step",
 }
-_SURE = ("profiler", "debug_variables", "data_parallel", "float64")  # which cost something, measured or not
 
 
 @dataclass(frozen=True)
@@ -132,7 +126,7 @@ def _with_steps(seen: Observation, advice: list[Advice], share: float) -> Diagno
 
 
 def _costs(advice: Advice) -> bool:
-    return advice.gain >= _CLEAR or (math.isnan(advice.gain) and advice.key in _SURE)
+    return advice.gain >= _CLEAR or math.isnan(advice.gain)
 
 
 def _without_steps(seen: Observation, advice: list[Advice]) -> Diagnosis:
@@ -190,11 +184,11 @@ def _idle(seen: Observation) -> str:
 
 
 def _parts(seen: Observation) -> str:
-    stretch = seen.compute or seen.real
+    stretch = seen.real
     assert stretch is not None
     if seen.facts.device != "cpu":  # whose work is not done when it has been given to it
-        return f"{1e3 * stretch.step_s:.1f} ms for each batch"
-    total = max(1e-9, stretch.step_s - stretch.wait_s)
+        return f"{1e3 * stretch.compute_s:.1f} ms for each batch"
+    total = max(1e-9, stretch.compute_s)
     parts = {
         "forward": stretch.forward_s,
         "backward": stretch.backward_s,

@@ -61,7 +61,6 @@ def doctor_page(folder: Path) -> str:
         num_workers=4,
         facts=facts,
         real=Stretch.of(steps, cores=1.0),
-        compute=Stretch.of([Step(0, 0.03, 0.06, 0.01, 0.0)] * 3),
         alone=alone,
         sample=sample,
         limitations=["y" * 300],
@@ -177,10 +176,10 @@ def test_what_was_not_measured_has_no_bar(tmp_path: Path) -> None:
     page = as_html(diagnose(seen), {})
     assert "as it runs" in page
     assert "data only, by the loader alone" in page
-    assert "<span>compute only</span>" not in page
-    whole = as_html(diagnose(replace(seen, compute=Stretch.of([Step(0, 0.03, 0.06, 0.01, 0.0)] * 3))), {})
-    assert "<span>compute only</span>" in whole
-    assert "compute only, with batches preloaded" in whole
+    assert "<span>compute only</span>" in page
+    without = as_html(diagnose(replace(seen, real=None)), {})
+    assert "<span>compute only</span>" not in without
+    assert "data only, by the loader alone" in without
 
 
 def test_a_page_of_loaders_alone(tmp_path: Path) -> None:

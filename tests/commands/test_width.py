@@ -78,7 +78,7 @@ def test_help_keeps_paragraphs_and_terms(monkeypatch: pytest.MonkeyPatch, capsys
         main(["convert", "--help"])
     told = capsys.readouterr().out
     assert "\n\nSOURCE  one of: a folder with one folder of images per class;" in told
-    assert "\nDEST    a local folder, or the URL of one" in told
+    assert "\nDEST    a local folder.  The result" in told
     assert re.search(r"\nDEST    .*\n {8}\S", told)
 
 

@@ -92,7 +92,6 @@ def test_a_loader_that_takes_for_ever_is_not_waited_for() -> None:
 
 def test_what_does_not_fit_is_named_and_the_rest_is_told() -> None:
     _, seen = watched(lambda: train(model(), DataLoader(dataset(), 16), 100_000), budget=used_up())
-    assert seen.compute is None
     assert any(each.startswith("timed steps: the time budget of 100 s was used up") for each in seen.limitations)
     assert seen.real is not None
     assert any(each.startswith("the loader alone: the time budget of 100 s") for each in seen.limitations)

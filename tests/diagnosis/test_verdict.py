@@ -37,7 +37,6 @@ def observed(**changes: Any) -> Observation:
         num_workers=4,
         facts=Facts(batch_size=32),
         real=stretch(0.0),
-        compute=stretch(0.0),
         alone=loading(0.02),
     )
     return replace(seen, **changes)
@@ -60,19 +59,14 @@ CASES: dict[str, tuple[Observation, str]] = {
         "not_accelerated",
     ),
     "plain torch": (observed(**SLOW, is_ours=False, changed={"fastdata": loading(0.1)}), "fastdata"),
-    "some slow batches": (observed(real=stretch(0.05), waits_at_pace={2: 0.05, 8: 0.001}), "prefetch"),
-    "augmentations": (
-        observed(**SLOW, facts=Facts(device="cuda"), changed={"augment_on_device": loading(0.15)}),
-        "augment_on_device",
-    ),
-    "anomaly mode": (observed(facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, 0.05)}), "anomaly"),
-    "float64": (observed(facts=Facts(dtypes=["float64"], float64_slowdown=2.0)), "float64"),
-    "a bias": (observed(facts=Facts(biases_before_norm=["conv1"], bias_cost_s=0.003)), "bias_before_norm"),
+    "anomaly mode": (observed(facts=Facts(anomaly_mode=True)), "anomaly"),
+    "float64": (observed(facts=Facts(dtypes=["float64"])), "float64"),
+    "a bias": (observed(facts=Facts(biases_before_norm=["conv1"])), "bias_before_norm"),
     "item": (observed(facts=Facts(syncs=[SyncPlace("a.py:1", ".item()", 32, 0.001, 0.04)])), "synchronisation"),
     "nothing seen": (Observation(program="train.py"), "unknown"),
-    "more computing than waiting": (
-        observed(real=stretch(0.02), facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, 0.04)}),
-        "anomaly",
+    "more waiting than computing": (
+        observed(**SLOW, sample=replace(SAMPLE, idle_ms=9.0), facts=Facts(anomaly_mode=True)),
+        "storage",
     ),
 }
 
@@ -95,11 +89,6 @@ def test_the_report_fits_a_terminal_and_escapes_what_it_shows(name: str) -> None
     assert "<b>train" not in page
     assert "<i>" not in page
     assert "&lt;b&gt;train&lt;/b&gt;" in page
-
-
-def test_a_depth_that_does_not_help_is_not_advised() -> None:
-    told = diagnose(observed(real=stretch(0.05), waits_at_pace={2: 0.001, 8: 0.001}))
-    assert (told.cause, told.advice) == ("data", [])
 
 
 def test_a_loader_that_keeps_up_is_not_to_be_rewritten() -> None:
@@ -158,7 +147,7 @@ def test_the_users_slowest_step_is_named_where_loading_is_the_limit() -> None:
     told = diagnose(observed(**SLOW, is_ours=False, sample=BLUR))
     assert "the transform is the limit; your step Blur takes 27 of 31 ms per sample" in told.verdict
     assert "your step Blur 27.20 ms" in " ".join(str(told).split())
-    without_steps = diagnose(observed(real=None, compute=None, sample=BLUR))
+    without_steps = diagnose(observed(real=None, sample=BLUR))
     assert "your step Blur takes 27 of 31 ms per sample" in without_steps.verdict
 
 
@@ -174,7 +163,7 @@ def test_steps_that_lived_on_batches_made_before_are_not_believed() -> None:
 
 
 def test_a_step_on_a_device_waits_for_what_it_takes_beyond_its_compute() -> None:
-    seen = observed(real=stretch(0.0, 0.2, 0.2), compute=stretch(0.0, 0.1, 0.1), facts=Facts(device="cuda"))
+    seen = observed(real=replace(stretch(0.0, 0.2, 0.2), device_s=0.21), facts=Facts(device="cuda"))
     assert wait_share(seen) == pytest.approx(1 - 0.21 / 0.41)
 
 
@@ -212,79 +201,32 @@ def test_on_a_gpu_what_its_copies_and_sizes_lack_is_told() -> None:
     }  # fmt: skip
 
 
-def test_copies_to_a_gpu_are_told_with_what_they_cost() -> None:
-    facts = Facts(
-        device="cuda", pageable_copies=True, blocking_copies=True, pin_ms=9.0, copy_ms=10.0, pageable_copy_ms=60.0
-    )
-    gains = {each.key: each.gain for each in diagnose(observed(facts=facts)).advice}
-    assert gains["pin_memory"] == pytest.approx(2.0)  # 50 of 100 ms
-    assert gains["non_blocking"] == pytest.approx(2.5)
-
-
-def test_choices_that_were_tried_are_told_with_their_gain() -> None:
-    trials = {"compile": (0.1, 0.05), "larger_batches": (0.1, 0.08), "tf32": (0.1, 0.09), "batch_size": (0.1, 0.095)}
-    facts = Facts(device="cuda", batch_size=30, dtypes=["float32"])
-    gains = {each.key: each.measured for each in diagnose(observed(facts=facts, trials=trials)).advice}
-    assert gains["compile"] == pytest.approx(2.0)
-    assert gains["larger_batches"] == pytest.approx(1.25)
-    assert gains["tf32"] == pytest.approx(1 / 0.9)
-    assert gains["batch_size"] == pytest.approx(1 / 0.95)
-
-
-@pytest.mark.parametrize("cores", [1.0, 8.0])
-def test_loading_gains_no_more_than_is_waited_unless_it_takes_cores_from_computing(cores: float) -> None:
-    """Steps of unequal batches: the one that was repeated takes much less than their mean."""
-    seen = observed(
-        real=stretch(0.01, cores=cores),
-        compute=stretch(0.0, 0.003, 0.006),
-        is_ours=False,
-        changed={"fastdata": loading(0.001)},
-    )
-    gains = {each.key: each.gain for each in diagnose(seen).advice}
-    assert gains["fastdata"] == pytest.approx(1.1 if cores < 8 else 4.7, rel=0.02)
+def test_loading_gains_no_more_than_is_waited() -> None:
+    changed = {"fastdata": loading(0.001)}
+    gains = {
+        each.key: each.gain for each in diagnose(observed(real=stretch(0.01), is_ours=False, changed=changed)).advice
+    }
+    assert gains["fastdata"] == pytest.approx(1.1, rel=0.02)
 
 
 def test_advice_is_in_the_order_of_its_gains() -> None:
-    facts = Facts(biases_before_norm=["conv1"], bias_cost_s=0.006)
-    seen = observed(real=stretch(0.015), facts=facts, is_ours=False, changed={"fastdata": loading(0.001)})
-    assert [each.key for each in diagnose(seen).advice] == ["fastdata", "bias_before_norm"]  # 1.15, and a fault of 1.06
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [Facts(biases_before_norm=["conv1"], bias_cost_s=0.0001), Facts(gradients_in_eval=["Net"], eval_ms=(1.0, 1.0))],
-)
-def test_what_costs_nothing_is_not_told(facts: Facts) -> None:
-    assert diagnose(observed(facts=facts)).advice == []
-
-
-@pytest.mark.parametrize("after_s", [0.1, 0.1004, 0.12])
-def test_a_fault_that_was_tried_and_gained_nothing_is_not_told(after_s: float) -> None:
-    """It would be shown as 1.00 times faster, or less: its own figures contradict it."""
-    assert diagnose(observed(facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, after_s)})).advice == []
-
-
-def test_a_small_gain_is_shown_with_a_third_decimal() -> None:
-    told = diagnose(observed(facts=Facts(biases_before_norm=["conv1"], bias_cost_s=0.0003)))
-    assert told.cause == "bias_before_norm"
-    assert "[1.003x" in str(told)
+    facts = Facts(biases_before_norm=["conv1"])
+    seen = observed(real=stretch(0.05), facts=facts, is_ours=False, changed={"fastdata": loading(0.001)})
+    assert [each.key for each in diagnose(seen).advice] == ["fastdata", "bias_before_norm"]  # 1.5, and a fault
 
 
 def test_workers_that_were_measured_slower_are_not_advised() -> None:
     slower = {"workers": loading(0.5, "num_workers=8")}
     assert "workers" not in [each.key for each in diagnose(observed(**SLOW, changed=slower)).advice]
-    alone = {"real": stretch(0.1, cores=1.0), "alone": loading(0.1, cores=1.0), "num_workers": 0}
-    seen = observed(**alone, changed={"workers": loading(0.09, "num_workers=8")}, trials={"workers": (0.2, 0.21)})
-    assert "workers" not in [each.key for each in diagnose(seen).advice]
 
 
 @pytest.mark.parametrize(("wait_s", "told"), [(0.0, True), (1.9, False)])
 def test_computing_is_not_advised_about_where_it_takes_little_of_a_step(wait_s: float, told: bool) -> None:
-    facts = Facts(device="cuda", dtypes=["float32"], convolutions=3, gradients_in_eval=["Net"])
+    facts = Facts(device="cuda", dtypes=["float32"], convolutions=3, data_parallel=True)
     seen = observed(facts=facts, num_workers=0, real=stretch(wait_s), alone=loading(max(0.01, wait_s)))
     keys = {each.key for each in diagnose(seen).advice}
     assert bool(keys & {"amp", "channels_last", "compile", "cudnn_benchmark", "tf32"}) is told
-    assert "gradients_in_validation" in keys  # which is no part of a step
+    assert "data_parallel" in keys  # a fault
 
 
 @pytest.mark.parametrize(("batch_s", "told"), [(0.02, False), (0.4, True)])
@@ -296,22 +238,19 @@ def test_storage_is_not_advised_about_where_the_loader_keeps_up(batch_s: float, 
 
 
 @pytest.mark.parametrize(
-    ("facts", "trials", "cause", "said"),
+    ("facts", "cause", "said"),
     [
-        (Facts(tracers=["coverage.collector"]), {"tracing": (0.1, 0.05)}, "tracing", "coverage.collector"),
-        (Facts(debug_variables=["CUDA_LAUNCH_BLOCKING"]), {}, "debug_variables", "unset CUDA_LAUNCH_BLOCKING"),
-        (Facts(gradients_in_eval=["Net"], eval_ms=(9.0, 6.0)), {}, "compute", "takes 9.0 ms, 6.0"),
-        (Facts(biases_before_norm=["conv1"], bias_cost_s=0.001), {}, "bias_before_norm", "which costs 1.0% of a step"),
+        (Facts(tracers=["coverage.collector"]), "tracing", "coverage.collector"),
+        (Facts(debug_variables=["CUDA_LAUNCH_BLOCKING"]), "debug_variables", "unset CUDA_LAUNCH_BLOCKING"),
         (
-            Facts(device="cuda", cudnn_deterministic=True),
-            {"deterministic": (0.1, 0.05)},
-            "deterministic",
-            "-> torch.backends.cudnn.deterministic = False, if",
+            Facts(device="cuda", compiled=True, cudnn_deterministic=True),
+            "compute",
+            "-> torch.backends.cudnn.deterministic = False, if you may; what it gains: python benchmarks/ablation.py",
         ),
     ],
 )
-def test_what_is_left_on_is_told(facts: Facts, trials: dict[str, Any], cause: str, said: str) -> None:
-    told = diagnose(observed(facts=facts, trials=trials))
+def test_what_is_left_on_is_told(facts: Facts, cause: str, said: str) -> None:
+    told = diagnose(observed(facts=facts))
     assert told.cause == cause
     assert said in " ".join(str(told).split())
 
@@ -336,15 +275,6 @@ def test_where_nothing_was_measured_nothing_is_praised() -> None:
     assert diagnose(seen).verdict == "nothing could be measured: the program ended by OSError: no such file"
 
 
-def test_what_builds_on_fastdatas_loader_gains_no_more_than_that_was_found_to() -> None:
-    decode_ms = {"file": 1.0, "unpacked": 0.45}
-    seen = observed(**SLOW, is_ours=False, changed={"fastdata": loading(0.1)}, sample=SAMPLE, decode_ms=decode_ms)
-    gains = {each.key: each.gain for each in diagnose(seen).advice}
-    tried = replace(seen, trials={"fastdata": (0.4, 0.4 / (0.5 * gains["fastdata"]))})
-    found = {each.key: each.gain for each in diagnose(tried).advice}
-    assert found["unpacked"] == pytest.approx(0.5 * gains["unpacked"])
-
-
 def test_workers_are_advised_where_they_could_not_be_tried() -> None:
     seen = observed(real=stretch(0.3), alone=loading(0.3), num_workers=0, may_not_start_workers=True)
     told = diagnose(seen)
@@ -353,9 +283,8 @@ def test_workers_are_advised_where_they_could_not_be_tried() -> None:
     assert '__name__ == "__main__"' in " ".join(str(told).split())
 
 
-def test_a_small_gain_where_a_loss_was_expected_is_noise() -> None:
-    changed, trials = {"fastdata": loading(0.42)}, {"fastdata": (0.4, 0.39)}
-    assert diagnose(observed(**SLOW, is_ours=False, changed=changed, trials=trials)).advice == []
+def test_a_loss_is_not_advised() -> None:
+    assert diagnose(observed(**SLOW, is_ours=False, changed={"fastdata": loading(0.42)})).advice == []
 
 
 def test_progressive_images_are_told_with_what_unpacking_them_gives() -> None:
@@ -387,17 +316,3 @@ def test_workers_that_start_for_each_batch_are_no_matter_of_their_own() -> None:
     assert advice.key == "iterators"
     assert advice.gain == pytest.approx(4.0)  # 0.3 s of waiting before 0.1 s of computing
     assert "batches = iter(loader)" in advice.change
-
-
-def test_ranks_that_wait_for_one_are_told() -> None:
-    told = diagnose(observed(ranks=[(0.1, 0.0), (0.1, 0.0), (0.1, 0.2), (0.1, 0.0)]))
-    (advice,) = (each for each in told.advice if each.key == "imbalance")
-    assert "rank 2 waits 200 ms" in advice.why
-    assert advice.gain == pytest.approx(0.3 / 0.15)
-
-
-def test_what_was_tried_is_told_beside_what_was_expected() -> None:
-    seen = observed(facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, 0.05)})
-    (advice,) = diagnose(seen).advice
-    assert advice.measured == pytest.approx(2.0)
-    assert "[2.00x / 2.00x]" in str(diagnose(seen))
