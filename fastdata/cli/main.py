@@ -214,7 +214,7 @@ def _bench(given: Any) -> None:
         "command": given.command_line,
     }
     if given.html is not None:
-        write_report(given.html, results, None, None, machine(), folder=given.folder, command=given.command_line)
+        write_report(given.html, results, None, machine(), folder=given.folder, command=given.command_line)
         told, document["page"] = f"{told}\npage: {given.html}", str(given.html)
     tell(given, told, document)
 

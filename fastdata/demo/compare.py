@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch.utils.data
 
 from fastdata.dataloader.loader import DataLoader
 from fastdata.image_folder import ImageFolder, leave_out
-from fastdata.loaders import available_backends, create_backend
-from fastdata.loaders.backend import Encoded, Pixels
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders import available_backends
 from fastdata.measuring.rounds import Contender, Measurement, measure
 from fastdata.system.optional import need
 from fastdata.transforms import IMAGENET_MEAN, IMAGENET_STD
-from fastdata.views.view import View
 
-__all__ = ["TORCH", "compare_loaders", "decode_speeds", "resized_copies"]
+__all__ = ["TORCH", "compare_loaders"]
 
 TORCH = "torch + torchvision"
 
@@ -73,45 +67,5 @@ def _torchvision_folder(folder: Path, transform: Any) -> Any:
     return need("torchvision.datasets", "comparing with torch's DataLoader").ImageFolder(folder, transform)
 
 
-def decode_speeds(files: Sequence[bytes], *, rounds: int = 3) -> dict[str, float]:
-    """Images per second by backend, decoding whole files in one thread without a resize; the best of the rounds.
-
-    Backends with pipelines of their own for whole batches are left out: one image at a time says nothing about them.
-    """
-    images = [inspect(data) for data in files]
-    made = {name: create_backend(name) for name in available_backends() if name != "synthetic"}
-    backends = {name: backend for name, backend in made.items() if name != "dali"}
-    best: dict[str, float] = dict.fromkeys(backends, 0.0)
-    for _ in range(rounds):
-        for name, backend in backends.items():
-            began = time.perf_counter()
-            for image in images:
-                view = View.whole(image.width, image.height)
-                (status,) = backend.decode([image], [view], [_empty(image)])
-                if status is not None:
-                    raise status
-            best[name] = max(best[name], len(images) / (time.perf_counter() - began))
-    return best
-
-
-def resized_copies(files: Sequence[bytes], side_px: int) -> list[bytes]:
-    """Copies of the pictures as JPEGs with a shorter side of `side_px` pixels."""
-    import PIL.Image
-
-    copies = []
-    for data in files:
-        with PIL.Image.open(io.BytesIO(data)) as image:
-            scale = side_px / min(image.size)
-            small = image.convert("RGB").resize((round(image.width * scale), round(image.height * scale)))
-        buffer = io.BytesIO()
-        small.save(buffer, "JPEG", quality=90)
-        copies.append(buffer.getvalue())
-    return copies
-
-
 def _same(loader: Any) -> Any:
     return loader
-
-
-def _empty(image: Encoded) -> Pixels:
-    return np.empty((image.height, image.width, 3), np.uint8)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from functools import partial
 from pathlib import Path
 
-from fastdata.demo.compare import TORCH, compare_loaders, decode_speeds, resized_copies
-from fastdata.demo.report import sample_strip, write_report
+from fastdata.demo.compare import TORCH, compare_loaders
+from fastdata.demo.report import write_report
 from fastdata.demo.results import as_text
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
 from fastdata.demo.train import train_one_epoch
@@ -17,12 +16,9 @@ from fastdata.image_folder import ImageFolder
 from fastdata.measuring.record import machine, write_json
 from fastdata.measuring.rounds import ratios, spread
 from fastdata.system.cpus import auto_threads
-from fastdata.system.files import read_file
 from fastdata.terminal.progress import progress
 
 __all__ = ["run_demo"]
-
-_SIDES_PX = (128, 256, 512)
 
 
 def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
@@ -37,14 +33,11 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
     workers = auto_threads()
     print(f"comparing loaders on {data} with {workers} threads or worker processes")
     measurements = compare_loaders(data, workers=workers, rounds=1 if quick else 3)
-    print("comparing decoders")
-    decoding = _decode_by_size(data, 8 if quick else 40)
     print("training a small ResNet for one epoch through fastdata.DataLoader")
     epoch = train_one_epoch(data)
     results = {
         "loaders": [measurement.to_dict() for measurement in measurements],
         "times_better": ratios(measurements, TORCH),
-        "decode_images_per_s": decoding,
         "epoch": {**vars(epoch), "total_s": epoch.total_s, "wait_share": epoch.share("wait")},
     }
     write_json(
@@ -53,8 +46,7 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
         data=f"{len(ImageFolder(data))} images of {'the drawn sample' if folder is None else folder}",
         results=results,
     )
-    strip = sample_strip(data)
-    write_report(output / "report.html", measurements, decoding, epoch, machine(), strip=strip, folder=folder)
+    write_report(output / "report.html", measurements, epoch, machine(), folder=folder)
     print(f"\n{as_text(measurements)}\n")
     if folder is None:
         print(
@@ -77,11 +69,3 @@ def _sample(output: Path, quick: bool) -> Path:
     shown = partial(progress, unit="image", what="drawing sample images")
     make_sample_dataset(root, options, progress=shown)
     return root / "train"
-
-
-def _decode_by_size(data: Path, count: int) -> dict[str, dict[str, float]]:
-    samples = ImageFolder(data).samples
-    step = max(1, len(samples) // count)
-    files = [read_file(path) for path, _ in itertools.islice(samples, 0, None, step)][:count]
-    sizes = {f"{side} px": resized_copies(files, side) for side in _SIDES_PX}
-    return {name: decode_speeds(copies) for name, copies in {"original": files, **sizes}.items()}

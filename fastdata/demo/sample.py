@@ -10,10 +10,12 @@ Sizes and chroma subsampling follow ImageNet's training set.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import OptionError
+from fastdata.system.cpus import auto_threads
+from fastdata.system.ordered_map import in_order
 
 __all__ = ["CLASSES", "SampleOptions", "draw_picture", "make_sample_dataset"]
 
@@ -31,6 +35,7 @@ _SIZES = {(500, 375): 52, (375, 500): 16, (500, 333): 18, (333, 500): 6, (640, 4
 # Chroma subsampling, with its share in per cent.
 _SUBSAMPLING = {"4:4:4": 76, "4:2:0": 20, "4:2:2": 2, "grey": 2}
 _TEXTURE_SIDE = 1024
+_FARTHEST = 1.7  # radii, that an object reaches from its centre
 _MARKER = "sample-dataset.json"
 
 CLASSES = ("disc", "ring", "square", "frame", "bar", "cross", "triangle", "star", "wave", "checker")
@@ -47,8 +52,8 @@ class SampleOptions:
         quality: JPEG quality; 93 gives about as many bytes per pixel as ImageNet has.
     """
 
-    train: int = 1000
-    val: int = 200
+    train: int = 500
+    val: int = 100
     seed: int = 0
     quality: int = 93
 
@@ -87,49 +92,68 @@ def make_sample_dataset(
         for split in ("train", "val"):
             shutil.rmtree(root / split, ignore_errors=True)
     marker.unlink(missing_ok=True)
-    textures = _Textures(options.seed)
+    for split, name in itertools.product(("train", "val"), CLASSES):
+        (root / split / name).mkdir(parents=True, exist_ok=True)
+    draw = partial(_draw, root, options, _Textures(options.seed))
     jobs = [("train", n) for n in range(options.train)] + [("val", n) for n in range(options.val)]
-    steps: Iterator[tuple[str, int]] = iter(jobs)
-    for split, number in progress(steps, len(jobs)) if progress is not None else steps:
-        label = number % len(CLASSES)
-        path = root / split / CLASSES[label] / f"{number:05}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_encode(options, split, number, label, textures))
+    drawn = in_order(draw, jobs, threads=auto_threads(), name="fastdata-draw")
+    for _ in progress(drawn, len(jobs)) if progress is not None else drawn:
+        pass
     marker.write_text(json.dumps(asdict(options)))
     return True
 
 
-def draw_picture(label: int, width: int, height: int, rng: np.random.Generator, textures: _Textures) -> Image:
-    """Draws one picture: float32 (height, width, 3), 0 to 255."""
+def _draw(root: Path, options: SampleOptions, textures: _Textures, job: tuple[str, int]) -> None:
+    split, number = job
+    label = number % len(CLASSES)
+    path = root / split / CLASSES[label] / f"{number:05}.jpg"
+    path.write_bytes(_encode(options, split, number, label, textures))
+
+
+def draw_picture(label: int, width: int, height: int, rng: np.random.Generator, textures: _Textures) -> Any:
+    """Draws one picture: uint8 (height, width, 3)."""
     picture = textures.coloured(width, height, rng)
     for _ in range(rng.integers(2, 5)):  # leaves of no class, as distraction
-        picture = _lay_over(picture, _blob(width, height, rng), textures.coloured(width, height, rng))
+        _lay_over(picture, _Patch(width, height, rng, low=0.05, high=0.15), _blob, textures, rng)
     for _ in range(rng.integers(1, 4)):
-        mask = _shape(label, width, height, rng)
-        picture = _lay_over(picture, mask, textures.coloured(width, height, rng, contrast=0.5))
-    light = np.linspace(rng.uniform(0.7, 1.1), rng.uniform(0.7, 1.1), width, dtype=np.float32)
-    noise = rng.normal(0, 2.5, (height, width, 1)).astype(np.float32)
-    return np.asarray(np.clip(picture * light[None, :, None] + noise, 0, 255), np.float32)
+        shape = partial(_shape, label)
+        _lay_over(picture, _Patch(width, height, rng, low=0.22, high=0.42), shape, textures, rng, contrast=0.5)
+    picture *= np.linspace(rng.uniform(0.7, 1.1), rng.uniform(0.7, 1.1), width, dtype=np.float32)
+    picture += 2.5 * textures.noise(width, height, rng)
+    return np.moveaxis(np.clip(picture, 0, 255, out=picture).astype(np.uint8), 0, 2)
 
 
 class _Textures:
-    """A few large textures with a natural power spectrum, cut at random places."""
+    """A few large textures with a natural power spectrum, and white noise, cut at random places."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, 1])
         self._planes = [_natural_noise(_TEXTURE_SIDE, rng) for _ in range(8)]
+        self._noise = rng.standard_normal((_TEXTURE_SIDE, _TEXTURE_SIDE), np.float32)
 
     def coloured(self, width: int, height: int, rng: np.random.Generator, *, contrast: float = 1.0) -> Image:
-        """Float32 (height, width, 3): a random base colour with correlated texture in each channel."""
+        """Float32 (3, height, width): a random base colour with correlated texture in each channel."""
         base = rng.uniform(40, 215, 3).astype(np.float32)
         shared, own = self._cut(width, height, rng), self._cut(width, height, rng)
         strength = rng.uniform(18, 50) * contrast
         tint = rng.uniform(-1, 1, 3).astype(np.float32)
-        coloured = base + strength * (shared[..., None] + 0.35 * own[..., None] * tint)
-        return np.asarray(coloured, np.float32)
+        coloured = np.empty((3, height, width), np.float32)
+        for plane, level, share in zip(coloured, base, 0.35 * tint, strict=True):
+            np.multiply(own, share, out=plane)
+            plane += shared
+            plane *= np.float32(strength)
+            plane += level
+        return coloured
+
+    def noise(self, width: int, height: int, rng: np.random.Generator) -> Image:
+        """Float32 (height, width), of variance 1."""
+        return self._part(self._noise, width, height, rng)
 
     def _cut(self, width: int, height: int, rng: np.random.Generator) -> Image:
-        plane = self._planes[rng.integers(len(self._planes))]
+        return self._part(self._planes[rng.integers(len(self._planes))], width, height, rng)
+
+    @staticmethod
+    def _part(plane: Image, width: int, height: int, rng: np.random.Generator) -> Image:
         top, left = rng.integers(0, _TEXTURE_SIDE - height), rng.integers(0, _TEXTURE_SIDE - width)
         cut = plane[top : top + height, left : left + width]
         return cut[:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
@@ -144,35 +168,47 @@ def _natural_noise(side: int, rng: np.random.Generator) -> Image:
     return np.asarray(plane / plane.std(), dtype=np.float32)
 
 
-def _lay_over(picture: Image, mask: Image, texture: Image) -> Image:
-    return picture + mask[..., None] * (texture - picture)
+class _Patch:
+    """A place in a picture, around a random centre: with coordinates turned by a random angle, in units of a radius."""
+
+    def __init__(self, width: int, height: int, rng: np.random.Generator, *, low: float, high: float) -> None:
+        self.radius = rng.uniform(low, high) * min(width, height)
+        column, row = rng.uniform(0.3, 0.7) * width, rng.uniform(0.3, 0.7) * height
+        reach = _FARTHEST * self.radius
+        self.columns = slice(max(0, int(column - reach)), min(width, int(column + reach) + 1))
+        self.rows = slice(max(0, int(row - reach)), min(height, int(row + reach) + 1))
+        x = np.arange(self.columns.start, self.columns.stop, dtype=np.float32)[None, :] - np.float32(column)
+        y = np.arange(self.rows.start, self.rows.stop, dtype=np.float32)[:, None] - np.float32(row)
+        angle = rng.uniform(0, 2 * np.pi)
+        cos, sin = np.float32(np.cos(angle) / self.radius), np.float32(np.sin(angle) / self.radius)
+        self.x, self.y = cos * x + sin * y, cos * y - sin * x
 
 
-def _grid(width: int, height: int, rng: np.random.Generator, *, low: float, high: float) -> tuple[Image, Image, float]:
-    """Coordinates around a random centre, turned by a random angle, in units of a random radius; and that radius."""
-    radius = rng.uniform(low, high) * min(width, height)
-    x = np.arange(width, dtype=np.float32)[None, :] - rng.uniform(0.3, 0.7) * width
-    y = np.arange(height, dtype=np.float32)[:, None] - rng.uniform(0.3, 0.7) * height
-    angle = rng.uniform(0, 2 * np.pi)
-    cos, sin = np.float32(np.cos(angle)), np.float32(np.sin(angle))
-    return (cos * x + sin * y) / np.float32(radius), (cos * y - sin * x) / np.float32(radius), radius
+def _lay_over(
+    picture: Image,
+    patch: _Patch,
+    signed: Callable[[Image, Image, np.random.Generator], Image],
+    textures: _Textures,
+    rng: np.random.Generator,
+    *,
+    contrast: float = 1.0,
+) -> None:
+    """Lays an object over a picture; `signed` gives its signed distances, and its edge is soft over 1.5 pixels."""
+    inside = signed(patch.x, patch.y, rng)
+    mask = np.clip(inside * np.float32(patch.radius / 1.5) + np.float32(0.5), 0, 1)
+    under = picture[:, patch.rows, patch.columns]
+    over = textures.coloured(under.shape[2], under.shape[1], rng, contrast=contrast)
+    over -= under
+    over *= mask
+    under += over
 
 
-def _edge(inside: Image, radius: float) -> Image:
-    """A mask from a signed distance in units of the radius, soft over about a pixel and a half."""
-    return np.asarray(np.clip(inside * (radius / 1.5) + 0.5, 0, 1), np.float32)
+def _blob(x: Image, y: Image, rng: np.random.Generator) -> Image:
+    return np.asarray(1 - np.hypot(x * np.float32(rng.uniform(0.6, 1.6)), y), np.float32)
 
 
-def _blob(width: int, height: int, rng: np.random.Generator) -> Image:
-    x, y, radius = _grid(width, height, rng, low=0.05, high=0.15)
-    return _edge(1 - np.hypot(x * np.float32(rng.uniform(0.6, 1.6)), y), radius)
-
-
-def _shape(label: int, width: int, height: int, rng: np.random.Generator) -> Image:
-    x, y, radius = _grid(width, height, rng, low=0.22, high=0.42)
+def _shape(label: int, x: Image, y: Image, _: np.random.Generator) -> Image:
     r, box = np.hypot(x, y), np.maximum(abs(x), abs(y))
-    angle = np.arctan2(y, x)
-    three_sides = np.maximum(-y, np.maximum(0.866 * x + 0.5 * y, -0.866 * x + 0.5 * y))
     signed: dict[str, Callable[[], Image]] = {
         "disc": lambda: 1 - r,
         "ring": lambda: 0.25 - abs(r - 0.8),
@@ -180,12 +216,12 @@ def _shape(label: int, width: int, height: int, rng: np.random.Generator) -> Ima
         "frame": lambda: 0.17 - abs(box - 0.75),
         "bar": lambda: np.minimum(1.2 - abs(x), 0.28 - abs(y)),
         "cross": lambda: np.minimum(0.95 - box, 0.25 - np.minimum(abs(x), abs(y))),
-        "triangle": lambda: 0.55 - three_sides,
-        "star": lambda: 0.65 + 0.35 * np.cos(5 * angle) - r,
+        "triangle": lambda: 0.55 - np.maximum(-y, np.maximum(0.866 * x + 0.5 * y, -0.866 * x + 0.5 * y)),
+        "star": lambda: 0.65 + 0.35 * np.cos(5 * np.arctan2(y, x)) - r,
         "wave": lambda: np.minimum(1.2 - abs(x), 0.2 - abs(y - 0.4 * np.sin(5 * x))),
         "checker": lambda: np.minimum(0.95 - box, 0.3 * np.sin(6 * x) * np.sin(6 * y)),
     }
-    return _edge(np.asarray(signed[CLASSES[label]](), np.float32), radius)
+    return np.asarray(signed[CLASSES[label]](), np.float32)
 
 
 def _encode(options: SampleOptions, split: str, number: int, label: int, textures: _Textures) -> bytes:
@@ -194,7 +230,7 @@ def _encode(options: SampleOptions, split: str, number: int, label: int, texture
     rng = np.random.default_rng([options.seed, 2 + (split == "val"), number])
     width, height = list(_SIZES)[rng.choice(len(_SIZES), p=np.array(list(_SIZES.values())) / 100)]
     subsampling = list(_SUBSAMPLING)[rng.choice(len(_SUBSAMPLING), p=np.array(list(_SUBSAMPLING.values())) / 100)]
-    image = PIL.Image.fromarray(draw_picture(label, width, height, rng, textures).astype(np.uint8))
+    image = PIL.Image.fromarray(draw_picture(label, width, height, rng, textures))
     buffer = io.BytesIO()
     if subsampling == "grey":
         image.convert("L").save(buffer, "JPEG", quality=options.quality)

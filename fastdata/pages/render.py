@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from importlib import resources
 from typing import Any
 
 from fastdata.system.optional import need
 
-__all__ = ["embedded", "render"]
+__all__ = ["render"]
 
 
 def render(template: str, **values: Any) -> str:
@@ -25,11 +24,6 @@ def render(template: str, **values: Any) -> str:
     environment.undefined = jinja2.StrictUndefined
     page: str = environment.get_template(template).render(**values)
     return page
-
-
-def embedded(data: bytes, kind: str) -> str:
-    """Bytes as the address of an image or other file, inside the page; kind: like "image/png"."""
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def _source(name: str) -> str:
