@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastdata.dataloader.loader import DataLoader
-    from fastdata.dataloader.results import LoaderStats
-    from fastdata.dataloader.verdict import Verdict
     from fastdata.device.prefetch import DevicePrefetcher
     from fastdata.diagnosis.in_code import doctor
     from fastdata.errors import (
-        BackendError,
-        BackendUnavailable,
-        ConversionError,
         DatasetError,
         DecodeError,
         FastdataError,
@@ -27,12 +22,9 @@ if TYPE_CHECKING:
         SamplesSkipped,
         ShardError,
         StateMismatch,
-        StoreError,
-        TrainError,
     )
     from fastdata.image_folder import ImageFolder
     from fastdata.lazy.opening import open_image
-    from fastdata.loaders.dali_options import DaliOptions
     from fastdata.order.aspect_buckets import AspectBuckets, BucketBatchSampler
     from fastdata.order.epoch_sampler import EpochSampler
     from fastdata.run.check import check
@@ -45,11 +37,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AspectBuckets": "order.aspect_buckets",
-    "BackendError": "errors",
-    "BackendUnavailable": "errors",
     "BucketBatchSampler": "order.aspect_buckets",
-    "ConversionError": "errors",
-    "DaliOptions": "loaders.dali_options",
     "DataLoader": "dataloader.loader",
     "DatasetError": "errors",
     "DecodeError": "errors",
@@ -57,7 +45,6 @@ _HOMES = {
     "EpochSampler": "order.epoch_sampler",
     "FastdataError": "errors",
     "ImageFolder": "image_folder",
-    "LoaderStats": "dataloader.results",
     "MixedDataset": "shards.mixed",
     "NotAccelerated": "errors",
     "OptionError": "errors",
@@ -67,9 +54,6 @@ _HOMES = {
     "ShardError": "errors",
     "ShardWriter": "shards.conversion.shard_writer",
     "StateMismatch": "errors",
-    "StoreError": "errors",
-    "TrainError": "errors",
-    "Verdict": "dataloader.verdict",
     "check": "run.check",
     "doctor": "diagnosis.in_code",
     "open_image": "lazy.opening",
@@ -78,11 +62,7 @@ _HOMES = {
 
 __all__ = [
     "AspectBuckets",
-    "BackendError",
-    "BackendUnavailable",
     "BucketBatchSampler",
-    "ConversionError",
-    "DaliOptions",
     "DataLoader",
     "DatasetError",
     "DecodeError",
@@ -90,7 +70,6 @@ __all__ = [
     "EpochSampler",
     "FastdataError",
     "ImageFolder",
-    "LoaderStats",
     "MixedDataset",
     "NotAccelerated",
     "OptionError",
@@ -100,9 +79,6 @@ __all__ = [
     "ShardError",
     "ShardWriter",
     "StateMismatch",
-    "StoreError",
-    "TrainError",
-    "Verdict",
     "check",
     "doctor",
     "open_image",

@@ -40,7 +40,7 @@ def ranks(row: Row) -> dict[str, Any]:
 
 _KILLED = """
 import os, signal, sys, time, torch
-from fastdata import TrainError
+from fastdata.errors import TrainError
 from fastdata.train.ranks import end_at_once, join_ranks
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, which would end this rank before it has noticed

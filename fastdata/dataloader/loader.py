@@ -265,7 +265,8 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
     def stats(self) -> LoaderStats:
         """Totals since the loader was made: seconds per stage, waiting time, failures and the quarantine list.
 
-        See `fastdata.LoaderStats` for the entries.  On torch's path batches, samples and waiting are counted.
+        See `fastdata.dataloader.results.LoaderStats` for the entries.  On torch's path batches, samples and waiting are
+        counted.
         """
         choice = self._findings.choice
         return cast(LoaderStats, {**self._stats.to_dict(), "backend": choice.backend.name if choice else None})

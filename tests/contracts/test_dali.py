@@ -20,10 +20,11 @@ from core_alone import view_of
 from folders import changed_copy
 from torchvision.datasets import ImageFolder
 
-from fastdata import DaliOptions, DataLoader, DecodeError, OptionError
+from fastdata import DataLoader, DecodeError, OptionError
 from fastdata.errors import BackendError, ReadError
 from fastdata.loaders import create_backend, dali, dali_pipeline, mean_tolerance
 from fastdata.loaders.backend import BatchFeed, BatchRequest
+from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.per_image import inspect
 from fastdata.native import FileReader
 from fastdata.testing.pictures import encoded

@@ -314,7 +314,8 @@ def test_a_name_that_is_taken_is_refused(taken: Any) -> None:
 WITHOUT_DALI = """
 import sys
 import fastdata
-from fastdata import BackendUnavailable, DataLoader, ImageFolder
+from fastdata import DataLoader, ImageFolder
+from fastdata.errors import BackendUnavailable
 from fastdata.loaders import available_backends
 from fastdata.transforms import Compose, Resize, ToTensor
 assert not any(name.startswith("nvidia") for name in sys.modules)

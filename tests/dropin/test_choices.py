@@ -16,10 +16,12 @@ import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
 from torchvision.datasets import ImageFolder
 
-from fastdata import BackendError, BackendUnavailable, DaliOptions, DataLoader, DatasetError, OptionError
+from fastdata import DataLoader, DatasetError, OptionError
 from fastdata.dataloader.arguments import check_decode_device
 from fastdata.dataloader.explain import without_effect
+from fastdata.errors import BackendError, BackendUnavailable
 from fastdata.loaders import AUTO_ORDER, Backend, Fidelity, backend_class, mean_tolerance
+from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.choose_backend import choose_backend
 
 SMALL = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_training import data, options, plain_model
 
-from fastdata import TrainError
+from fastdata.errors import TrainError
 from fastdata.train import fit
 from fastdata.train.__main__ import main
 from fastdata.train.checkpoint_files import load_checkpoint, newest_intact, save_checkpoint

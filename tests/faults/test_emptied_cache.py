@@ -15,8 +15,8 @@ import torch
 import torchvision.transforms as v1
 from http_stores import Handler, Store, store_of
 
-from fastdata import DataLoader, ShardDataset, StoreError
-from fastdata.errors import NotInStore
+from fastdata import DataLoader, ShardDataset
+from fastdata.errors import NotInStore, StoreError
 from fastdata.shards import cache, remote_files
 from fastdata.shards.remote_files import RemoteFiles
 

@@ -24,8 +24,9 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 import fastdata.limits
-from fastdata import DataLoader, DecodeError, ShardDataset, ShardError, StoreError
+from fastdata import DataLoader, DecodeError, ShardDataset, ShardError
 from fastdata.cli.main import main
+from fastdata.errors import StoreError
 from fastdata.jpeg_index.index_file import IndexFile
 from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.native import available

@@ -11,13 +11,13 @@ from small_disks import small_disk
 from small_training import data, options, plain_model
 from warm_python import run_python
 
-from fastdata import TrainError
+from fastdata.errors import TrainError
 from fastdata.train import fit
 
 PROGRAM = """
 import resource, sys
 from small_training import data, options, plain_model
-from fastdata import TrainError
+from fastdata.errors import TrainError
 from fastdata.train import fit
 from fastdata.train.checkpoint_files import load_checkpoint
 

@@ -22,7 +22,7 @@ TIMEOUT_S = 5.0
 PLACES = ["count of batches", "broadcast of weights", "search for checkpoints", "check of the folder"]
 JOINING = """
 import sys, time, torch
-from fastdata import TrainError
+from fastdata.errors import TrainError
 from fastdata.train.ranks import join_ranks
 began = time.monotonic()
 try:

@@ -20,8 +20,9 @@ import torchvision.transforms as v1
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader, DatasetError, DecodeError, ShardDataset, ShardError, TrainError
+from fastdata import DataLoader, DatasetError, DecodeError, ShardDataset, ShardError
 from fastdata.cli.main import main
+from fastdata.errors import TrainError
 from fastdata.jpeg_index.index_file import IndexFile
 from fastdata.shards.verify import verify_folder
 from fastdata.system.files import NotRegularFile, read_file

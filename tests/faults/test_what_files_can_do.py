@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastdata import TrainError
+from fastdata.errors import TrainError
 from fastdata.train.checkpoint_files import load_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).parents[2]

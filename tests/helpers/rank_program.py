@@ -19,7 +19,8 @@ from small_training import CLASSES, plain_model
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
-from fastdata import DataLoader, EpochSampler, OptionError, TrainError
+from fastdata import DataLoader, EpochSampler, OptionError
+from fastdata.errors import TrainError
 from fastdata.train import TrainOptions, fit
 from fastdata.train.checkpoints import Checkpointer
 from fastdata.train.ranks import Ranks, join_ranks, leave_ranks

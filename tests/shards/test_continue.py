@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from folders import SHARD_BYTES, changed_copy, tree
 
-from fastdata import ConversionError, ShardDataset
+from fastdata import ShardDataset
+from fastdata.errors import ConversionError
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 
 RAISE = ConvertOptions(shard_bytes=SHARD_BYTES)

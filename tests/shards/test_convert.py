@@ -25,8 +25,9 @@ from PIL import Image
 from places import CONVERT, HELPERS
 from small_disks import enlarge, small_disk
 
-from fastdata import ConversionError, DatasetError, OptionError, ShardDataset
+from fastdata import DatasetError, OptionError, ShardDataset
 from fastdata.cli.main import main
+from fastdata.errors import ConversionError
 from fastdata.shards.conversion import destination
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding

@@ -19,9 +19,10 @@ import pytest
 from folders import SHARD_BYTES, changed_copy
 from places import CONVERT
 
-from fastdata import ConversionError, DatasetError, OptionError
+from fastdata import DatasetError, OptionError
 from fastdata.cli.convert import ConversionProgress
 from fastdata.cli.main import main
+from fastdata.errors import ConversionError
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.job import ShardDone
 from fastdata.shards.format import ShardInfo

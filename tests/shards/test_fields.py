@@ -21,17 +21,9 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from fastdata import (
-    ConversionError,
-    DataLoader,
-    DatasetError,
-    DecodeError,
-    OptionError,
-    ShardDataset,
-    ShardError,
-    ShardWriter,
-)
+from fastdata import DataLoader, DatasetError, DecodeError, OptionError, ShardDataset, ShardError, ShardWriter
 from fastdata.cli.main import main
+from fastdata.errors import ConversionError
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.fields import encoded

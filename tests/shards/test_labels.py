@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from fastdata import ConversionError, ShardDataset
+from fastdata import ShardDataset
 from fastdata.cli.main import main
+from fastdata.errors import ConversionError
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.make_index import index_folder
 from fastdata.shards.verify import verify_folder

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageOps
 
-from fastdata import ConversionError
+from fastdata.errors import ConversionError
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 

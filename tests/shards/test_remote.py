@@ -20,8 +20,9 @@ import torch
 import torchvision.transforms as v1
 from http_stores import store_of
 
-from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError, StoreError
+from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError
 from fastdata.cli.main import main
+from fastdata.errors import StoreError
 from fastdata.jpeg_index.find import open_indexes
 from fastdata.jpeg_index.index_file import index_beside
 from fastdata.shards import remote_files

@@ -15,8 +15,8 @@ from folders import flip
 from http_stores import Handler, Store, store_of
 from names import name_of
 
-from fastdata import DataLoader, EpochSampler, ShardDataset, ShardError, StoreError
-from fastdata.errors import NotInStore
+from fastdata import DataLoader, EpochSampler, ShardDataset, ShardError
+from fastdata.errors import NotInStore, StoreError
 from fastdata.shards import remote_files
 
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.ToTensor()])

@@ -12,8 +12,9 @@ import pytest
 from folders import SHARD_BYTES, tree
 from http_stores import store_of
 
-from fastdata import ConversionError, DatasetError, OptionError, ShardDataset
+from fastdata import DatasetError, OptionError, ShardDataset
 from fastdata.cli.main import main
+from fastdata.errors import ConversionError
 from fastdata.shards import remote_files
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding

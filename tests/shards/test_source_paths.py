@@ -11,8 +11,9 @@ from pathlib import Path
 import images
 import pytest
 
-from fastdata import ConversionError, ShardDataset
+from fastdata import ShardDataset
 from fastdata.cli import main
+from fastdata.errors import ConversionError
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.conversion.restore import restore_folder

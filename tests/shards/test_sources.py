@@ -17,8 +17,9 @@ import pytest
 from folders import SHARD_BYTES, flip
 from places import CONVERT
 
-from fastdata import ConversionError, DatasetError, ImageFolder, ShardDataset, ShardError
+from fastdata import DatasetError, ImageFolder, ShardDataset, ShardError
 from fastdata.cli.main import main
+from fastdata.errors import ConversionError
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.verify import verify_folder
 

@@ -17,7 +17,8 @@ from folders import tree
 from generated import cut_off
 from places import CONVERT, HELPERS
 
-from fastdata import ConversionError, ShardDataset
+from fastdata import ShardDataset
+from fastdata.errors import ConversionError
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 
 OPTIONS = ConvertOptions(shard_bytes=8_000)

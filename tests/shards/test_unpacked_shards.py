@@ -18,8 +18,9 @@ import torch.utils.data
 import torchvision.transforms as v1
 from folders import SHARD_BYTES, flip
 
-from fastdata import ConversionError, DataLoader, ImageFolder, OptionError, ShardDataset
+from fastdata import DataLoader, ImageFolder, OptionError, ShardDataset
 from fastdata.cli import main
+from fastdata.errors import ConversionError
 from fastdata.loaders import pillow, unpacked
 from fastdata.native import NativeMissing
 from fastdata.shards.conversion.convert import ConvertOptions, convert

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastdata import ConversionError, OptionError
+from fastdata import OptionError
+from fastdata.errors import ConversionError
 from fastdata.system.optional import need
 
 

@@ -12,13 +12,15 @@ from typing import get_type_hints
 import pytest
 from places import ROOT
 
-from fastdata import DataLoader, LoaderStats
+from fastdata import DataLoader
+from fastdata.dataloader.results import LoaderStats
 
 _PROGRAM = """
 from typing import Any
 import torch
 from torch.utils.data import Dataset
-from fastdata import DataLoader, LoaderStats
+from fastdata import DataLoader
+from fastdata.dataloader.results import LoaderStats
 from fastdata.loaders import Backend, available_backends, check_backend_name, register_backend
 
 class Own(Dataset[tuple[torch.Tensor, int]]):

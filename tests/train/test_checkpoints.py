@@ -24,7 +24,8 @@ from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.models import mnasnet0_5
 
-from fastdata import DataLoader, OptionError, TrainError
+from fastdata import DataLoader, OptionError
+from fastdata.errors import TrainError
 from fastdata.train import Training, fit
 from fastdata.train.__main__ import main
 from fastdata.train.checkpoint_files import load_checkpoint

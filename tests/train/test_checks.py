@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastdata import TrainError
+from fastdata.errors import TrainError
 from fastdata.models import checks, small_resnet
 
 

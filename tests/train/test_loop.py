@@ -12,7 +12,8 @@ from small_training import CLASSES, close, data, options, plain_model
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fastdata import DevicePrefetcher, OptionError, TrainError
+from fastdata import DevicePrefetcher, OptionError
+from fastdata.errors import TrainError
 from fastdata.models.create import _with_classes, create_model, small_resnet
 from fastdata.train import Training, evaluate, fit, train_epoch
 from fastdata.train.optim import make_optimizer, parameter_groups, scaled_lr

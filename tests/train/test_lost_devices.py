@@ -21,7 +21,7 @@ from fastdata.train import ranks as joined
 
 FAILS = """
     import sys, torch
-    from fastdata import TrainError
+    from fastdata.errors import TrainError
     from fastdata.train import __main__ as command
     from fastdata.train.ranks import launched_ranks
 

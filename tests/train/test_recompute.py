@@ -9,7 +9,8 @@ import torch
 from small_training import CLASSES, close, data, options, plain_model
 from torch import nn
 
-from fastdata import OptionError, TrainError
+from fastdata import OptionError
+from fastdata.errors import TrainError
 from fastdata.models import create_model, small_resnet
 from fastdata.models.recompute import checkpoint_activations, checkpoint_modules
 from fastdata.train import fit

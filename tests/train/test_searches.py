@@ -9,7 +9,8 @@ import pytest
 import torch
 from small_training import CLASSES, data, options, plain_model
 
-from fastdata import OptionError, TrainError
+from fastdata import OptionError
+from fastdata.errors import TrainError
 from fastdata.train import searches
 
 

@@ -14,7 +14,8 @@ from small_training import CLASSES, data, options, plain_model
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from fastdata import OptionError, TrainError
+from fastdata import OptionError
+from fastdata.errors import TrainError
 from fastdata.train import Task, Training, TrainOptions, fit
 from fastdata.train.best import plateau_factor
 from fastdata.train.optim import parameter_groups
