@@ -53,7 +53,6 @@ from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import ON_ERROR, OnError
 from fastdata.pipeline.record_cache import open_cache
 from fastdata.pipeline.stats import PipelineStats
-from fastdata.system.cpus import usable_cpus
 from fastdata.system.stack_level import users_level
 from fastdata.system.switches import is_off
 
@@ -330,9 +329,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         return MultiProcessIterator(self, self.begin_epoch(), samples)
 
     def check_worker_number_rationality(self) -> None:
-        """Warns of too many worker processes, as torch does, if it is the caller who has asked for them."""
-        if self.num_workers > usable_cpus() and self._route().by_torchs_code:  # the route takes a while to find
-            super().check_worker_number_rationality()
+        """Nothing, where torch's constructor asks: whether there will be worker processes is known to iterators."""
 
 
 StatelessDataLoader.__init__.__qualname__ = "DataLoader.__init__"  # Python's message on wrong arguments has it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +267,18 @@ def test_an_epoch_in_which_everything_failed_raises(tmp_path: Path, workers: int
         with pytest.raises(DatasetError, match=r"all 3 samples of the epoch failed.*2\.jpg.*not an image"):
             next(iterator)
         assert next(iterator, None) is None
+
+
+def test_the_constructor_finds_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes a while; too many worker processes are warned of where they begin."""
+    asked: list[Any] = []
+    monkeypatch.setattr("fastdata.dataloader.loader.find_route", asked.append)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DataLoader(torch.utils.data.TensorDataset(torch.arange(4)), 2, num_workers=256)
+    assert asked == []
+    monkeypatch.undo()
+    monkeypatch.setattr("torch._utils.cpu_count", lambda: 1)
+    loader = DataLoader(torch.utils.data.TensorDataset(torch.arange(4)), 2, num_workers=2)
+    with pytest.warns(UserWarning, match="excessive worker creation"):
+        assert len(list(loader)) == 2
