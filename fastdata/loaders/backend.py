@@ -246,6 +246,8 @@ class SourceBatch:
         store: `store(row, pixels)` applies a row's effects to contiguous RGB pixels, uint8 (height, width, 3), which
             may change, and stores the result at its address.
         stamps: state of the file at `origins` when it was opened; None where it is not known.
+        offsets, lengths, crcs: int64, (N,): place and CRC-32C of images in their files; None as in `FileBatch`.
+        kept: bool, (N,): images of which an unpacked record is wanted as well, in their first rows; None for none.
     """
 
     paths: Sequence[str]
@@ -258,6 +260,10 @@ class SourceBatch:
     same_as: Ints
     store: Callable[[int, Pixels], None]
     stamps: Sequence[Stamp | None] | None = None
+    offsets: Ints | None = None
+    lengths: Ints | None = None
+    crcs: Ints | None = None
+    kept: npt.NDArray[np.bool_] | None = None
 
 
 class DecodedSources(NamedTuple):
@@ -268,11 +274,13 @@ class DecodedSources(NamedTuple):
             Pillow must decode or refuse.
         read_bytes: int64, (N,): encoded bytes of each image, in the first of the rows that share it.
         cached: number of rows whose image came from a cache.
+        records: N unpacked records if `SourceBatch.kept` asked; as of `LoadedFiles`.
     """
 
     errors: Sequence[Exception | None]
     read_bytes: Ints
     cached: int = 0
+    records: Sequence[bytes | None] = ()
 
 
 class DecodeThreads(Protocol):
@@ -288,8 +296,8 @@ class DecodeThreads(Protocol):
 class SourceDecoder(Protocol):
     """Decodes images in files or in memory to given addresses, each with its own view, with one call.
 
-    One that takes records of unpacked JPEGs (docs/format.md) in memory, too, says so by a true attribute
-    `reads_records`; `DataLoader(cache=…)` works with such.
+    One that decodes records of unpacked JPEGs (docs/format.md) as it decodes JPEGs, and makes them where
+    `SourceBatch.kept` asks for them, has a true attribute `reads_records`; `DataLoader(cache=…)` works with such.
     """
 
     def pool(self, threads: int) -> DecodeThreads:

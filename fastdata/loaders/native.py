@@ -11,7 +11,7 @@ from fastdata.jpeg_index.find import Indexes, open_indexes
 from fastdata.loaders import resample
 from fastdata.loaders.backend import Backend, DecodedSources, Encoded, Fidelity, LoadedFiles, Pixels, SourceBatch
 from fastdata.loaders.per_image import HandBack, by_pillow
-from fastdata.native import BatchLoader, Core, NativeMissing, OneImage, PassOrder, Pool, Results, Status
+from fastdata.native import BatchLoader, Core, NativeMissing, OneImage, PassOrder, Pool, Records, Results, Status
 from fastdata.system.installed import install_command
 from fastdata.tables import FileBatch, Format
 from fastdata.views.philox import Key
@@ -93,6 +93,7 @@ class NativeBackend(Backend):
         given = [np.frombuffer(each, np.uint8) if each else None for each in batch.data]
         indexes = self._indexes.of(batch.origins)
         read_bytes = np.zeros(len(batch.paths), np.int64)
+        records = Records(self._core.library, batch.kept, len(batch.paths))
         results = self._core.decode(
             np.array([0 if each is None else each.ctypes.data for each in given], np.uint64),
             np.array([0 if each is None else each.size for each in given], np.int64),
@@ -106,9 +107,12 @@ class NativeBackend(Backend):
             read_bytes=read_bytes,
             effects=batch.effects,
             indexes=indexes,
+            ranges=(batch.offsets, batch.lengths, batch.crcs),
+            records=records,
         )
         self._indexes.note(indexes)
-        return DecodedSources([_error_of(results, at) for at in range(len(batch.paths))], read_bytes)
+        errors = [_error_of(results, at) for at in range(len(batch.paths))]
+        return DecodedSources(errors, read_bytes, records=records.taken())
 
     def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> NativeFileLoader:  # noqa: A002
         pool = self.pool(threads) if threads else None

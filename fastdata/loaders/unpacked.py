@@ -18,18 +18,14 @@ def is_unpacked(data: bytes) -> bool:
     return data.startswith(UNPACKED_MAGIC)
 
 
-def unpack(jpeg: bytes, *, restorable: bool = True) -> bytes | None:
-    """Returns the record of a JPEG; None for an image that is damaged or of another format.
-
-    Args:
-        jpeg: bytes of the file.
-        restorable: None for an unusually coded image, too, whose file could not be restored byte for byte.
+def unpack(jpeg: bytes) -> bytes | None:
+    """Returns the record of a JPEG; None for an image that is damaged, of another format, or unusually coded.
 
     Raises:
         NativeMissing: there is no native core.
     """
     core, order = exact_core()
-    return core.unpack(jpeg, options=options_for(order, "exact"), restorable=restorable)
+    return core.unpack(jpeg, options=options_for(order, "exact"))
 
 
 def as_file(data: bytes) -> bytes:

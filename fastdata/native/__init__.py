@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fastdata.native.abi import COp, IndexUse, NativeMissing, OpKind, PassOrder, Status
 from fastdata.native.core import Core, Pool, available, load
-from fastdata.native.describe import Geometry, JpegIndexes, Loaded, Options, Results
+from fastdata.native.describe import Geometry, JpegIndexes, Loaded, Options, Records, Results
 from fastdata.native.loaders import ArrayLoader, BatchLoader, FileReader
 from fastdata.native.one_at_a_time import OneImage, OneView
 
@@ -29,6 +29,7 @@ __all__ = [
     "Options",
     "PassOrder",
     "Pool",
+    "Records",
     "Results",
     "Status",
     "available",

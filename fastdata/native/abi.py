@@ -33,7 +33,7 @@ MESSAGE_BYTES = 128
 
 READS_PNGS = 1  # a bit of fd_features
 
-_ABI_VERSION = 21
+_ABI_VERSION = 22
 
 
 class NativeMissing(Exception):
@@ -131,6 +131,7 @@ class CImages(ctypes.Structure):
         ("messages", _pointer),
         *_EFFECTS,
         ("indexes", _pointer),
+        *((name, _pointer) for name in ("offsets", "lengths", "crcs", "kept", "records", "record_bytes")),
     ]
 
 

@@ -48,16 +48,51 @@ void note_use(const fd_indexes *indexes, int64_t item, const ImageDecoder &decod
         indexes->uses[item] = decoder.index_use();
 }
 
+int64_t value_or(const int64_t *column, int64_t item, int64_t otherwise) {
+    return column != nullptr ? column[item] : otherwise;
+}
+
+// FD_CORRUPT, with a message, for bytes of another CRC-32C; expected: -1 if it is not known.
+fd_status check(int64_t expected, std::span<const uint8_t> bytes, char *messages, int64_t item) {
+    if (expected < 0 || crc32c(bytes) == expected)
+        return FD_OK;
+    put_message(messages, item, "wrong checksum");
+    return FD_CORRUPT;
+}
+
+// Makes a record of an image that has been decoded.  There is none of other formats and of damaged files.
+void make_record(std::span<const uint8_t> data, const fd_options &options, uint8_t **memory, int64_t *memory_bytes) {
+    static thread_local JpegDecoder decoder;
+    static thread_local std::vector<uint8_t> record;
+    guarded([&]() -> int32_t {
+        fd_status status = decoder.open(data, {options.max_pixels, options.max_memory_bytes, options.max_scans});
+        if (status == FD_OK)
+            status = decoder.unpack(1, record);
+        if (status == FD_OK)
+            status = handed_over(record, memory, memory_bytes);
+        if (status == FD_UNSUPPORTED || status == FD_CORRUPT)
+            *memory_bytes = -1;
+        return status;
+    });
+    constexpr size_t kKeptBytes = size_t{16} << 20; // of an unusually large image no longer than for it
+    if (record.capacity() > kKeptBytes)
+        record = {};
+}
+
 // An image's bytes, from memory or from the file at `path`; valid until this thread's next call.
 fd_status encoded(const fd_images &images, int64_t item, const char *path, int64_t most_bytes,
                   std::span<const uint8_t> &data, StoredIndex &index) {
     static thread_local FileReader reader;
     if (path != nullptr && *path != '\0') {
-        const fd_status status = reader.read(path, 0, -1, most_bytes);
+        const int64_t crc = value_or(images.crcs, item, -1);
+        fd_status status =
+            reader.read(path, value_or(images.offsets, item, 0), value_or(images.lengths, item, -1), most_bytes);
         put_message(images.messages, item, reader.message().c_str());
         data = reader.bytes();
         if (status == FD_OK)
-            index = index_of(images.indexes, item, &reader);
+            status = check(crc, data, images.messages, item);
+        if (status == FD_OK)
+            index = index_of(images.indexes, item, &reader, crc);
         return status;
     }
     index = index_of(images.indexes, item, nullptr);
@@ -94,6 +129,8 @@ fd_status decode_group(const fd_images &images, int64_t first, int64_t end, cons
     note_use(images.indexes, first, decoder);
     if (status != FD_OK)
         put_message(images.messages, first, decoder.message());
+    else if (images.kept != nullptr && images.kept[first] != 0)
+        make_record(data, options, &images.records[first], &images.record_bytes[first]);
     return status;
 }
 
@@ -118,33 +155,25 @@ struct Reading {
     std::vector<const char *> paths{};
     std::atomic<int64_t> read_ns{0};
 
-    int64_t crc_of(int64_t item) const { return files.crcs != nullptr ? files.crcs[item] : -1; }
-
-    fd_status check(int64_t item, std::span<const uint8_t> bytes) const {
-        const int64_t expected = crc_of(item);
-        if (expected < 0 || crc32c(bytes) == expected)
-            return FD_OK;
-        put_message(files.messages, item, "wrong checksum");
-        return FD_CORRUPT;
-    }
+    int64_t crc_of(int64_t item) const { return value_or(files.crcs, item, -1); }
+    int64_t offset_of(int64_t item) const { return value_or(files.offsets, item, 0); }
+    int64_t length_of(int64_t item) const { return value_or(files.lengths, item, -1); }
 
     int32_t read(int64_t item, FileReader &reader) {
         const int64_t began = now_ns();
-        fd_status status = reader.read(paths[static_cast<size_t>(item)], offset_of(item),
-                                       files.lengths != nullptr ? files.lengths[item] : -1, options.max_file_bytes);
+        fd_status status =
+            reader.read(paths[static_cast<size_t>(item)], offset_of(item), length_of(item), options.max_file_bytes);
         files.data_bytes[item] = static_cast<int64_t>(reader.bytes().size());
         put_message(files.messages, item, reader.message().c_str());
         if (status == FD_OK)
-            status = check(item, reader.bytes());
+            status = check(crc_of(item), reader.bytes(), files.messages, item);
         read_ns += now_ns() - began;
         return status;
     }
 
-    int64_t offset_of(int64_t item) const { return files.offsets != nullptr ? files.offsets[item] : 0; }
-
     int32_t measure(int64_t item, FileReader &reader) {
-        const int64_t began = now_ns(), length = files.lengths != nullptr ? files.lengths[item] : -1;
-        const fd_status status = reader.measure(paths[static_cast<size_t>(item)], offset_of(item), length,
+        const int64_t began = now_ns();
+        const fd_status status = reader.measure(paths[static_cast<size_t>(item)], offset_of(item), length_of(item),
                                                 options.max_file_bytes, files.data_bytes[item]);
         put_message(files.messages, item, reader.message().c_str());
         read_ns += now_ns() - began;
@@ -159,7 +188,7 @@ struct Reading {
         fd_status status = reader.read_into(to, paths[static_cast<size_t>(item)], offset_of(item));
         put_message(files.messages, item, reader.message().c_str());
         if (status == FD_OK)
-            status = check(item, to);
+            status = check(crc_of(item), to, files.messages, item);
         files.data_bytes[item] = static_cast<int64_t>(to.size());
         read_ns += now_ns() - began;
         return status;
@@ -204,30 +233,12 @@ struct Loading : Reading {
         if (status != FD_OK)
             return status;
         const int32_t decoded = decode(item, reader.bytes(), index_of(files.indexes, item, &reader, crc_of(item)));
-        if (decoded == FD_OK && files.kept != nullptr && files.kept[item] != 0)
-            keep(item, reader.bytes());
+        if (decoded == FD_OK && files.kept != nullptr && files.kept[item] != 0) {
+            const int64_t began = now_ns();
+            make_record(reader.bytes(), options, &files.records[item], &files.record_bytes[item]);
+            decode_ns += now_ns() - began;
+        }
         return decoded;
-    }
-
-    // Makes a record of an image that has been decoded.  There is none of other formats and of damaged files.
-    void keep(int64_t item, std::span<const uint8_t> data) {
-        static thread_local JpegDecoder decoder;
-        static thread_local std::vector<uint8_t> record;
-        const int64_t began = now_ns();
-        guarded([&]() -> int32_t {
-            fd_status status = decoder.open(data, {options.max_pixels, options.max_memory_bytes, options.max_scans});
-            if (status == FD_OK)
-                status = decoder.unpack(1, record);
-            if (status == FD_OK)
-                status = handed_over(record, &files.records[item], &files.record_bytes[item]);
-            if (status == FD_UNSUPPORTED || status == FD_CORRUPT)
-                files.record_bytes[item] = -1;
-            return status;
-        });
-        constexpr size_t kKeptBytes = size_t{16} << 20; // of an unusually large image no longer than for it
-        if (record.capacity() > kKeptBytes)
-            record = {};
-        decode_ns += now_ns() - began;
     }
 };
 
@@ -322,7 +333,8 @@ void read_batch(Pool *pool, fd_files &files, const fd_options &options, uint8_t 
 
 void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, const fd_options &options) {
     const bool valid = is_valid(format) && is_valid(options) && is_valid(images.indexes) &&
-                       are_valid(images.effects, images.effects_per_image, images.count);
+                       are_valid(images.effects, images.effects_per_image, images.count) &&
+                       (images.kept == nullptr || (images.records != nullptr && images.record_bytes != nullptr));
     const int32_t status = guarded([&]() -> int32_t {
         std::vector<const char *> paths;
         if (images.paths == nullptr)

@@ -18,6 +18,7 @@ from fastdata.native.describe import (
     Geometry,
     JpegIndexes,
     Options,
+    Records,
     Results,
     format_to_c,
     joined,
@@ -107,6 +108,8 @@ class Core:
         read_bytes: Ints | None = None,
         effects: EffectTable | None = None,
         indexes: JpegIndexes | None = None,
+        ranges: Sequence[Ints | None] = (None, None, None),
+        records: Records | None = None,
     ) -> Results:
         """Decodes N images to given addresses.
 
@@ -124,14 +127,16 @@ class Core:
             read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.
             effects: effects on each image's pixels before they are stored, (N, any number); None for none.
             indexes: indexes of JPEGs, if there are some; for one encoded image that of its first row is used.
+            ranges: offsets, lengths and CRC-32Cs of images in files, int64, (N,), as in `fastdata.tables.FileBatch`.
+            records: unpacked records that are to be made, of first rows; None for none.
         """
         count = len(windows.window_px)
         described = Effects(effects, count)
         results = Results.empty(count)
         names = joined(paths) if paths is not None else None
-        extra = same_as, read_bytes
+        extra = same_as, read_bytes, *ranges
         if any(each is not None and (len(each) != count or each.dtype != np.int64) for each in extra):
-            raise ValueError(f"same_as and read_bytes must be int64 of {count} rows")
+            raise ValueError(f"same_as, read_bytes and ranges must be int64 of {count} rows")
         columns: list[npt.NDArray[Any]] = [
             np.ascontiguousarray(data, np.uint64),
             np.ascontiguousarray(data_bytes, np.int64),
@@ -142,9 +147,11 @@ class Core:
         if any(len(column) != count for column in (*columns, *seen)):
             raise ValueError(f"columns of {[len(column) for column in (*columns, *seen)]} rows for {count} windows")
         given, places = ([column.ctypes.data for column in some] for some in (columns[:2], columns[2:]))
-        more, indexes_c = [_data(each) for each in extra], None if indexes is None else indexes.to_c(count)
-        ends = ctypes.addressof(results.messages), *described.to_c(), _address(indexes_c)
-        images = CImages(count, names, len(names or b""), *given, *more, windows_to_c(seen), *places, *ends)
+        same, read, *places_in_files = (_data(each) for each in extra)
+        indexes_c = None if indexes is None else indexes.to_c(count)
+        ends = ctypes.addressof(results.messages), *described.to_c(), _address(indexes_c), *places_in_files
+        kept = (None,) * 3 if records is None else records.to_c()
+        images = CImages(count, names, len(names or b""), *given, same, read, windows_to_c(seen), *places, *ends, *kept)
         self.library.fd_decode(
             pool.handle if pool is not None else None,
             ctypes.byref(images),
@@ -235,19 +242,18 @@ class Core:
         """
         return self._made("index", data, len(data), step, ctypes.byref(options.to_c()))
 
-    def unpack(self, data: bytes, *, options: Options, restorable: bool = True) -> bytes | None:
+    def unpack(self, data: bytes, *, options: Options) -> bytes | None:
         """Makes a record of a JPEG, its coefficients not entropy-coded (docs/format.md); it decodes to the same pixels.
 
         Args:
             data: bytes of the file.
             options: limits.
-            restorable: only records from which the file can be restored byte for byte, which is tried then.
 
         Returns:
-            The record, or None for files that have none: other formats, damaged files, and, if it is to be restorable,
-            files with unusual entropy coding.
+            The record, or None for files that have none: other formats, damaged files, and files with unusual entropy
+            coding, which cannot be restored byte for byte.
         """
-        return self._made("unpack", data, len(data), ctypes.byref(options.to_c()), restorable)
+        return self._made("unpack", data, len(data), ctypes.byref(options.to_c()), True)
 
     def restore(self, record: bytes, *, options: Options) -> bytes | None:
         """Restores the file that a record was made from; returns None if it is not a record, or damaged."""

@@ -30,6 +30,7 @@ __all__ = [
     "JpegIndexes",
     "Loaded",
     "Options",
+    "Records",
     "Results",
     "format_to_c",
     "joined",
@@ -155,6 +156,43 @@ class Loaded:
     read_s: float
     decode_s: float
     records: Sequence[bytes | None] = ()
+
+
+class Records:
+    """Unpacked records that the core is to make of some of N images.
+
+    Args:
+        library: the core's functions.
+        kept: bool, (N,): the images; None for none.
+        count: N.
+    """
+
+    def __init__(self, library: ctypes.CDLL, kept: npt.NDArray[np.bool_] | None, count: int) -> None:
+        self._free, self._kept = library.fd_free, None if kept is None else np.ascontiguousarray(kept, np.uint8)
+        self._made = (ctypes.c_void_p * (0 if kept is None else count))()
+        self._bytes = np.zeros(len(self._made), np.int64)
+
+    def to_c(self) -> tuple[int | None, int | None, int | None]:
+        """Returns the members `kept`, `records` and `record_bytes` of a C struct."""
+        if self._kept is None:
+            return None, None, None
+        return self._kept.ctypes.data, ctypes.addressof(self._made), self._bytes.ctypes.data
+
+    def taken(self) -> tuple[bytes | None, ...]:
+        """Returns the records, and frees the core's memory: b"" of an image that can have none, None if none was made.
+
+        () if none was asked for.
+        """
+        taken: list[bytes | None] = []
+        for memory, size in zip(self._made, self._bytes.tolist(), strict=True):
+            if memory is None:
+                taken.append(b"" if size < 0 else None)
+                continue
+            try:
+                taken.append(ctypes.string_at(memory, size))
+            finally:
+                self._free(memory)
+        return tuple(taken)
 
 
 @dataclass(frozen=True, kw_only=True)

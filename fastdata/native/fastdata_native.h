@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 21
+#define FD_ABI_VERSION 22
 
 /* What became of one image. */
 enum fd_status {
@@ -161,6 +161,12 @@ typedef struct {
     const fd_effect *effects; /* (N, effects_per_image), in order; NULL if that is 0 */
     int64_t effects_per_image;
     const fd_indexes *indexes; /* NULL: there are none */
+    const int64_t *offsets;    /* of images in files, in their first rows: as in fd_files */
+    const int64_t *lengths;
+    const int64_t *crcs;
+    const uint8_t *kept; /* in first rows: as in fd_files, also of images in memory */
+    uint8_t **records;
+    int64_t *record_bytes;
 } fd_images;
 
 #define FD_MESSAGE_BYTES 128

@@ -17,6 +17,7 @@ from fastdata.native.describe import (
     JpegIndexes,
     Loaded,
     Options,
+    Records,
     Results,
     format_to_c,
     joined,
@@ -53,7 +54,7 @@ class _Loader:
         options: Options,
         size: tuple[int, int],
     ) -> None:
-        self._load, self._pool, self._free = getattr(core.library, self._function), pool, core.library.fd_free
+        self._load, self._pool, self._library = getattr(core.library, self._function), pool, core.library
         self._geometry, self._format, self._format_c = geometry, format, format_to_c(format)
         self._options_c, self._size = options.to_c(), (size[1], size[0])
         self._stride_bytes = format.channels * size[0] * size[1] * format.element_bytes
@@ -89,8 +90,7 @@ class BatchLoader(_Loader):
         if any(column is not None and len(column) != count for column in columns):
             raise ValueError(f"columns of other lengths than {count} paths")
         indexes_c = None if indexes is None else indexes.to_c(count)
-        kept = None if batch.kept is None else np.ascontiguousarray(batch.kept, np.uint8)
-        records, record_bytes = (ctypes.c_void_p * count)(), np.zeros(count, np.int64)
+        records = Records(self._library, batch.kept, count)
         files = CFiles(
             count,
             names,
@@ -102,22 +102,10 @@ class BatchLoader(_Loader):
             0,
             *described.to_c(),
             None if indexes_c is None else ctypes.addressof(indexes_c),
-            *((None,) * 3 if kept is None else (kept.ctypes.data, ctypes.addressof(records), record_bytes.ctypes.data)),
+            *records.to_c(),
         )
         self._call(files)
-        taken = (
-            () if kept is None else [self._taken(*each) for each in zip(records, record_bytes.tolist(), strict=True)]
-        )
-        return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9, taken)
-
-    def _taken(self, memory: int | None, size: int) -> bytes | None:
-        """Returns bytes that the core has made, and frees its memory; b"" if there can be none, None if it failed."""
-        if memory is None:
-            return b"" if size < 0 else None
-        try:
-            return ctypes.string_at(memory, size)
-        finally:
-            self._free(memory)
+        return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9, records.taken())
 
 
 class FileReader:

@@ -55,7 +55,7 @@ class OneImage(threading.local):
         self._windows, self._results = Windows.empty(1), Results.empty(1)
         given = (ctypes.addressof(each) for each in (self._data, self._data_bytes))
         places = ctypes.addressof(self._out), self._results.statuses.ctypes.data
-        ends = ctypes.addressof(self._results.messages), None, 0, None
+        ends = ctypes.addressof(self._results.messages), *[None, 0], *[None] * 7
         self._images = CImages(1, None, 0, *given, None, None, windows_to_c(self._windows), *places, *ends)
 
     def decode(

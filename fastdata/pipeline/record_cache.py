@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
+Ints: TypeAlias = npt.NDArray[np.int64]
 
 _KEY_BYTES = 16
 EPOCHS_TO_FILL = 3
@@ -130,6 +131,36 @@ class RecordCache:
             if (entry := new.get(keys[row].tobytes())) is not None:
                 found[row] = entry[0]
         return found
+
+    def look(
+        self, states: Sequence[FileState | None], offsets: Sequence[int], turn: int
+    ) -> tuple[Keys, npt.NDArray[Any], Bools, Bools | None]:
+        """Looks for N images, at these offsets of files in such states (None: not known).
+
+        Args:
+            states: states of their files.
+            offsets: their places in the files.
+            turn: the third whose turn it is, as `begin_epoch` returned it.
+
+        Returns:
+            Their keys; their entries; True for each that has a record; and True for each of which one is wanted, None
+            if the cache takes no more.
+        """
+        keys = keys_of(states, offsets)
+        found, there = self.find(keys), np.array([state is not None for state in states], np.bool_)
+        wanted = None
+        if self.takes_more:
+            wanted = there & (found["file"] < 0) & (keys[:, 0] % np.uint64(EPOCHS_TO_FILL) == np.uint64(turn))
+        return keys, found, there & (found["length"] > 0), wanted
+
+    def places(
+        self, found: npt.NDArray[Any], cached: Bools, given: Sequence[Ints | None] = (None, None, None)
+    ) -> list[Ints]:
+        """Offsets, lengths and checksums: of records where there are such, else those given (None: of whole files)."""
+        return [
+            np.where(cached, found[name].astype(np.int64), column if column is not None else np.int64(otherwise))
+            for name, column, otherwise in zip(("offset", "length", "crc"), given, (0, -1, -1), strict=True)
+        ]
 
     def path(self, file: int) -> str:
         """Path of a file of records, by its number."""
@@ -267,13 +298,10 @@ class CachedFiles:
 
     def load(self, batch: FileBatch) -> LoadedFiles:
         """Loads N images; see `fastdata.loaders.backend.FileLoader`."""
-        keys, states = _keys_of(batch)
-        there = np.array([state is not None for state in states], np.bool_)
-        found = self._cache.find(keys)
-        cached, kept = there & (found["length"] > 0), None
-        if self._cache.takes_more:
-            is_turn = keys[:, 0] % np.uint64(EPOCHS_TO_FILL) == np.uint64(self._turn)
-            kept = there & (found["file"] < 0) & is_turn
+        by_path = {path: state_of(path) for path in set(batch.paths)}
+        states = [by_path[path] for path in batch.paths]
+        offsets = batch.offsets.tolist() if batch.offsets is not None else [0] * len(states)
+        keys, found, cached, kept = self._cache.look(states, offsets, self._turn)
         loaded = self._loader.load(replace(self._with_records(batch, found, cached), kept=kept))
         if kept is not None and loaded.records:
             for row in np.flatnonzero(kept & loaded.ok).tolist():
@@ -291,25 +319,11 @@ class CachedFiles:
         """The batch with records in place of the images that have one."""
         if not cached.any():
             return batch
-        paths, count = list(batch.paths), len(batch.paths)
+        paths = list(batch.paths)
         for row in np.flatnonzero(cached).tolist():
             paths[row] = self._cache.path(int(found["file"][row]))
-        columns = [
-            np.where(cached, own, given if given is not None else np.full(count, default, np.int64))
-            for own, given, default in (
-                (found["offset"], batch.offsets, 0),
-                (found["length"], batch.lengths, -1),
-                (found["crc"], batch.crcs, -1),
-            )
-        ]
+        columns = self._cache.places(found, cached, (batch.offsets, batch.lengths, batch.crcs))
         return replace(batch, paths=paths, offsets=columns[0], lengths=columns[1], crcs=columns[2])
-
-
-def _keys_of(batch: FileBatch) -> tuple[Keys, list[FileState | None]]:
-    """Keys of N images, and the states of their files; None for a file that is not there."""
-    by_path = {path: state_of(path) for path in set(batch.paths)}
-    states = [by_path[path] for path in batch.paths]
-    return keys_of(states, batch.offsets.tolist() if batch.offsets is not None else [0] * len(states)), states
 
 
 def keys_of(states: Sequence[FileState | None], offsets: Sequence[int]) -> Keys:

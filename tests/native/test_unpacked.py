@@ -21,7 +21,7 @@ from PIL import Image
 from places import GOLDEN
 
 from fastdata.loaders import resample
-from fastdata.native import Status
+from fastdata.native import Records, Status
 from fastdata.tables import Format
 from fastdata.views.view import View, Views
 
@@ -406,7 +406,7 @@ def test_records_made_beside_the_pixels_are_the_same(tmp_path: Path) -> None:
     batch = core_alone.file_batch(paths, out)
     loaded = core_alone.file_loader().load(replace(batch, kept=np.array([True, True, False, True])))
     assert loaded.results.statuses.tolist()[:3] == [Status.OK] * 3
-    assert loaded.records == [made(files[0]), b"", None, None]
+    assert loaded.records == (made(files[0]), b"", None, None)
     assert core_alone.file_loader().load(batch).records == ()
 
 
@@ -415,3 +415,34 @@ def test_what_pillow_refuses_for_what_follows_the_scan_is_no_record() -> None:
     for marker in (0xD8, 0x7E, 0xFE):
         damaged = images.saved(60, 50)[:-2] + bytes((0xFF, marker)) + b"\xff\xd9"
         assert core.unpack(damaged, options=resample.options_for(order, "exact")) is None
+
+
+def test_parts_of_files_and_images_in_memory_give_records_with_their_pixels(tmp_path: Path) -> None:
+    """Three rows: a part of a file, seen twice, the same image in memory, and a part with another checksum."""
+    core, order = resample.exact_core()
+    options, data = resample.options_for(order, "exact"), images.jpeg(60, 40, seed=3)
+    path, view = tmp_path / "two.bin", View.whole(60, 40)
+    path.write_bytes(b"before" + data + b"after")
+    given, rows = np.frombuffer(data, np.uint8), 4
+    out, address, size = np.zeros((rows, 40, 60, 3), np.uint8), np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
+    address[2], size[2] = given.ctypes.data, given.size
+    crc = google_crc32c.value(data)
+    records = Records(core.library, np.array([True, False, True, True]), rows)
+    results = core.decode(
+        address,
+        size,
+        Views.of([view] * rows).columns,
+        (out.ctypes.data + out.strides[0] * np.arange(rows)).astype(np.uint64),
+        format=Format(),
+        options=options,
+        paths=[str(path), str(path), "", str(path)],
+        same_as=np.array([0, 0, 2, 3]),
+        ranges=[np.array([6, 6, 0, 6]), np.array([len(data), len(data), -1, len(data)]), np.array([crc, crc, -1, 1])],
+        records=records,
+    )
+    assert results.statuses.tolist() == [Status.OK, Status.OK, Status.OK, Status.CORRUPT]
+    assert results.reason(3) == "wrong checksum"
+    assert all(np.array_equal(out[row], np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))) for row in range(3))
+    made_of_file, other_view, made_of_bytes, of_damaged = records.taken()
+    assert made_of_file == made_of_bytes == unpack(data)
+    assert (other_view, of_damaged) == (None, None)
