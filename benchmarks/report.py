@@ -256,9 +256,10 @@ def faults_table(record: dict[str, Any]) -> str:
 
 
 def _conditions(record: dict[str, Any]) -> str:
+    """Data, sizes, machine and date; how it is measured is in the benchmark's docstring."""
     machine = record["machine"]
     return (
-        f"{record['data']}; {record['setup']}; {machine['cpu']}, {machine['usable_cpus']} CPUs; torch "
+        f"{record['data']}; {record['setup'].splitlines()[-1]}; {machine['cpu']}, {machine['usable_cpus']} CPUs; torch "
         f"{machine['torch']}, Python {machine['python']}; {record['date']}."
     )
 
