@@ -208,7 +208,6 @@ class LoopMonitor:
         if seen.batches == 0:
             seen.first_batch_s = self._clock() - seen.began_at
         seen.batches += 1
-        turn.delivered += 1
         if self.main is None and (self._most_used is None or seen.batches > self._most_used.batches):
             self._most_used = seen
             self._let_go_of_others()

@@ -23,7 +23,6 @@ class Turn:
     Attributes:
         length: batches that it has at most; infinite if that is not known.
         made_s: seconds that making its iterator took, until they are counted for its first batch.
-        delivered: batches so far.
         is_out: the program has a batch, and has not asked for the next one yet.
         is_left: nobody has its iterator any more.
         wait_s: seconds that this batch was waited for.
@@ -32,7 +31,6 @@ class Turn:
 
     length: float = math.inf
     made_s: float = 0.0
-    delivered: int = 0
     is_out: bool = False
     is_left: bool = False
     wait_s: float = 0.0

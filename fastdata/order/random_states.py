@@ -64,15 +64,6 @@ class GlobalStates:
         """Returns the present states of other generators than the global ones."""
         return cls(torchs.get_state(), python.getstate(), numpy.get_state(legacy=False))
 
-    def are_equal(self, others: GlobalStates) -> bool:
-        """True if the generators would give the same numbers."""
-        return (
-            torch.equal(self.torch_state, others.torch_state)
-            and self.python_state == others.python_state
-            and str(self.numpy_state) == str(others.numpy_state)
-            and bool(np.array_equal(self.numpy_state["state"]["key"], others.numpy_state["state"]["key"]))
-        )
-
     def give_to(self, torchs: torch.Generator, python: random.Random, numpy: np.random.RandomState) -> None:
         """Makes these the states of other generators."""
         torchs.set_state(self.torch_state)

@@ -162,9 +162,10 @@ def test_functions_are_a_source(tmp_path: Path) -> None:
     [
         ("nowhere", "no such file, folder or function"),
         ("json:nothing", "cannot import json:nothing"),
+        ("json:dumps", r"json:dumps is not a function that can be called without arguments.*missing a required"),
         ("EMPTY", "no class folders"),
         ("TEXT", r"no images in .*accepted: \.bmp"),
-        ("TEXT/a/notes.txt", "neither a folder nor a pattern"),
+        ("TEXT/a/notes.txt", "neither a folder nor a tar file"),
     ],
 )
 def test_what_is_no_source_is_named(tmp_path: Path, source: str, message: str) -> None:

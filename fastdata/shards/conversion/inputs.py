@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import importlib
+import inspect
 import os
 import posixpath
 import re
@@ -68,7 +69,7 @@ def _remote(source: str, classes: list[str] | None) -> dict[str, Split]:
         return remote_folder_splits(source, sizes, classes)
     if not urls:
         raise DatasetError(f"no file in the store is meant by {source}; check the pattern")
-    return {"": remote_tars(_only_tars(source, urls), classes)}
+    return {"": remote_tars(_only_tars(urls), classes)}
 
 
 def _tars(source: str) -> list[str]:
@@ -78,16 +79,15 @@ def _tars(source: str) -> list[str]:
         raise DatasetError(
             f"no such file, folder or function: {source}; write a Python function as --from module:function"
         )
-    return _only_tars(source, found)
+    return _only_tars(found)
 
 
-def _only_tars(source: str, found: list[str]) -> list[str]:
+def _only_tars(found: list[str]) -> list[str]:
     refuse_compressed(found)
     if other := next((path for path in found if not path.endswith(".tar")), None):
         raise DatasetError(
-            f"{source} is neither a folder nor a pattern of tar files (write {{000000..000099}} or * for many), but "
-            f"means {other}; convert reads tables, annotations and other sources by a Python function that yields the "
-            "samples: --from module:function"
+            f"{other} is neither a folder nor a tar file (write {{000000..000099}} or * for many); tables, annotations "
+            "and other sources are converted by a Python function that yields the samples: --from module:function"
         )
     return found
 
@@ -133,6 +133,12 @@ def _function(spec: str) -> Split:
         function: Any = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
         raise DatasetError(f"cannot import {spec}: {error}") from error
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError) as error:
+        raise DatasetError(
+            f"{spec} is not a function that can be called without arguments, as convert does to get samples ({error})"
+        ) from error
 
     def stream() -> Iterator[Streamed]:
         keys, source_paths = Keys(), SourcePaths()
