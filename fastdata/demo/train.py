@@ -50,12 +50,12 @@ class Epoch:
         return float(getattr(self, f"{part}_s")) / self.total_s
 
 
-def train_one_epoch(folder: Path, *, size: int = 96, batch_size: int = 32) -> Epoch:
+def train_one_epoch(folder: Path, *, size: int = 96, batch_size: int = 16) -> Epoch:
     """Trains on FOLDER/CLASS/IMAGE for one epoch and times each part of the step."""
     torch.manual_seed(0)
     # profile="steps" waits for the device after each part, which a real run would not.
     options = TrainOptions(
-        batch_size=batch_size, opt="adamw", lr=2e-3, lr_scheduler="constant", amp="bf16", profile="steps"
+        batch_size=batch_size, opt="adamw", lr=5e-3, lr_scheduler="constant", amp="bf16", profile="steps"
     )
     crop = RandomResizedCrop(size, scale=(0.5, 1.0))
     dataset = ImageFolder(
