@@ -194,7 +194,7 @@ def _convert(given: argparse.Namespace) -> None:
 
 
 def _source(given: argparse.Namespace) -> str:
-    """What to convert: the function or the place that was named."""
+    """The function or the place that is to be converted."""
     if (given.function is None) == (given.source is None):
         raise OptionError("name either SOURCE or --from MODULE:FUNCTION")
     if given.function is not None and ":" not in given.function:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
@@ -30,22 +30,16 @@ import torch.utils.data
 
 from fastdata.dataloader import loader as our_loaders
 from fastdata.diagnosis.budget import PROGRAM_AT_MOST, UNTRAINED, Alarm, Budget
-from fastdata.diagnosis.loader_facts import is_compiled, queued, ranks
-from fastdata.diagnosis.model_inspector import Look
+from fastdata.diagnosis.loader_facts import ranks
 from fastdata.diagnosis.monitored_loader import MonitoredIterator, Turn, UsedLoader
 from fastdata.diagnosis.observation import Facts, Step, Stretch
 from fastdata.diagnosis.replacing import replace
-from fastdata.diagnosis.step_timer import Marks, finish_device_work
-from fastdata.errors import in_words
+from fastdata.diagnosis.step_plan import StepPlan, means_of
+from fastdata.diagnosis.step_timer import Marks
 from fastdata.measuring.cpu_time import tree_cpu_s
-from fastdata.measuring.cpu_use import CpuMeter
 
 __all__ = ["LoopMonitor", "Stopped"]
 
-_LOOKED_AT = 2  # steps
-_WARMING, _TIMED = 0.2, 0.6  # shares of the time
-_FEWEST_TIMED, _MOST_TIMED = 3, 300  # steps
-_RANKS_TIMED = 20  # steps, where all ranks must do the same number
 # Steps, and times of `seconds`, after which no backward pass is expected: in a second pass, and in the first.
 _UNTRAINED_STEPS, _UNTRAINED_TIMES, _UNTRAINED_FIRST_TIMES = 20, 3, 30
 _MOST_STOPS = 20
@@ -63,7 +57,6 @@ class LoopMonitor:
     Attributes:
         seen: the loaders that were iterated.
         main: see above; None before there is one.
-        facts: what was found in the steps that were looked at.
         limitations: what could not be measured, and why.
         is_done: the plan has come to its end.
         when_done: called before the program is stopped.
@@ -86,7 +79,6 @@ class LoopMonitor:
         self.seconds, self.budget, self._clock = seconds, budget or Budget(), clock
         self.seen: list[UsedLoader] = []
         self.main: UsedLoader | None = None
-        self.facts = Facts()
         self.limitations: list[str] = []
         self.is_done = False
         self.when_done: Callable[[], None] | None = None
@@ -96,15 +88,13 @@ class LoopMonitor:
         self._partner: UsedLoader | None = None  # the one waited for most of those that feed the main one's steps, too
         self._most_used: UsedLoader | None = None  # before there is a main one
         self._stops, self._is_over = 0, False
-        self._marks, self._look = Marks(clock), Look()
+        self._marks = Marks(clock)
         self._others = 0  # batches of other loaders within a step of the main one
         self._other: tuple[UsedLoader, float]  # that had the first of them, and how long it was waited for
         self._stages = 1
         self._other_stage: UsedLoader | None = None  # which may take the main one's place
         self._other_steps = 0
-        self._plan: Generator[None, Step, None] | None = None
-        self._timed: list[Step] = []
-        self._real: Stretch | None = None
+        self._plan: StepPlan | None = None
         self._is_inside = threading.local()
         self._process = os.getpid()
         tree_cpu_s()  # imports what it needs
@@ -125,7 +115,8 @@ class LoopMonitor:
             finally:
                 self._stop_alarm()
                 self._is_over = True
-                self._end_plan()
+                if self._plan is not None:
+                    self._plan.end()
 
     def _counting(self, original: Callable[[Any], None]) -> Any:
         def start(process: Any) -> None:
@@ -175,13 +166,18 @@ class LoopMonitor:
     @property
     def real(self) -> Stretch | None:
         """Means of the steps; of a program that ended before all could be timed, without the first; None for none."""
-        main = self.main or self._most_used
-        if self._real is None and main is not None and not self._trains_elsewhere(main):
-            steps = main.steps[1:] + self._timed or main.steps
-            if steps:
-                finish_device_work()
-                self._real = Stretch.of(steps)
-        return self._real
+        main, plan = self.main or self._most_used, self._plan
+        if plan is not None and plan.real is not None:
+            return plan.real
+        if main is None or self._trains_elsewhere(main):
+            return None
+        steps = main.steps[1:] + (plan.timed if plan is not None else []) or main.steps
+        return means_of(steps) if steps else None
+
+    @property
+    def facts(self) -> Facts:
+        """What was found in the steps that were looked at."""
+        return self._plan.facts if self._plan is not None else Facts()
 
     # ---- in the program's loop
 
@@ -211,8 +207,8 @@ class LoopMonitor:
         if self.main is None and (self._most_used is None or seen.batches > self._most_used.batches):
             self._most_used = seen
             self._let_go_of_others()
-        if seen is self.main:
-            self._look.note_batch(batch)
+        if seen is self.main and self._plan is not None:
+            self._plan.look.note_batch(batch)
         if seen is not self.main and self.main is not None and self.main.turn.is_out:
             self._note_other(seen, wait_s)
         else:
@@ -277,7 +273,7 @@ class LoopMonitor:
                 self._begin(seen)
         elif seen is self.main:
             self._other_steps = 0
-            self._go_on(step)
+            self._take(step)
         elif trained and not self.main.turn.is_out:
             self._take_place(self.main, seen, step)
 
@@ -294,9 +290,15 @@ class LoopMonitor:
                 "prefetcher of the program's own"
             )
             return
-        self._timed, self._look = [], Look()
-        self._plan = self._steps()
-        self._go_on(None)
+        self._plan = StepPlan(
+            seen, self._marks, seconds=self.seconds, limitations=self.limitations, clock=self._clock, budget=self.budget
+        )
+        self.is_done |= self._plan.is_done  # or the budget's alarm has said so
+
+    def _take(self, step: Step) -> None:
+        if self._plan is not None:
+            self._plan.take(step)
+            self.is_done |= self._plan.is_done  # or the budget's alarm has said so
 
     def _trains_elsewhere(self, seen: UsedLoader) -> bool:
         """True if the training loop is in another thread than the one that asks for batches."""
@@ -310,84 +312,18 @@ class LoopMonitor:
             self.main, self._most_used = seen, None
             main.keep(False)
             self._let_go_of_others()
-            self._go_on(step)
+            if self._plan is not None:
+                self._plan.seen = seen
+            self._take(step)
             return
         self._other_steps = self._other_steps + 1 if seen is self._other_stage else 1
         self._other_stage = seen
         if self._other_steps >= _NEXT_STAGE and self._stages < _MOST_STAGES:
-            self._end_plan()
+            if self._plan is not None:
+                self._plan.end()
             self._stages += 1
             self.limitations.append(f"more of {main.dataset} ({main.settings}): the program went on to another loader")
             self._begin(seen)
-
-    # ---- the plan: each yield is a step of the program
-
-    def _go_on(self, step: Step | None) -> None:
-        if self._plan is None:
-            return
-        try:
-            if step is None:
-                next(self._plan)
-            else:
-                self._plan.send(step)
-            return
-        except StopIteration:
-            pass
-        except Exception as error:  # noqa: BLE001 - the program shall not end by what is done here
-            self.limitations.append(f"measuring ended early: {in_words(error)}")
-        self._plan, self.is_done = None, True
-
-    def _end_plan(self) -> None:
-        """Takes back what is switched on; harmless when repeated."""
-        if self._plan is not None:
-            self._plan.close()
-        self._plan = None
-
-    def _steps(self) -> Generator[None, Step, None]:
-        assert self.main is not None
-        self.budget.phase = "looking at two steps"
-        if is_compiled():  # hooks would break compiled graphs
-            self.limitations.append("the program compiles, so its steps were not looked at closely")
-            self._look.note_compiled(self._marks.trained)
-            yield
-        else:
-            with self._look.looking():
-                for _ in range(_LOOKED_AT):
-                    yield
-                    self._look.steps += 1
-        self.facts = self._look.facts()
-        self.facts.batch_size = getattr(self.main.loader.batch_sampler, "batch_size", None) or self.facts.batch_size
-        self.facts.anomaly_mode |= self._marks.saw_anomaly_mode
-        began = self._clock()
-        for _ in range(queued(self.main.loader) + 1):  # batches that the loader has had ready
-            yield
-            is_long = self._clock() - began > _WARMING * self.seconds and not ranks()
-            if is_long or self.budget.is_past_for_steps():
-                break
-        if self.budget.is_past_for_steps():
-            self.limitations.append(self.budget.missed("timed steps"))
-            return
-        self.budget.phase = "timing steps"
-        yield from self._time_steps()
-
-    def _time_steps(self) -> Generator[None, Step, None]:
-        finish_device_work()
-        began, meter = self._clock(), CpuMeter()
-        while not self._is_enough(self._clock() - began):
-            self._timed.append((yield))
-        at = self._clock()
-        finish_device_work()
-        own, others = meter.use()
-        self._real = Stretch.of(self._timed, extra_s=self._clock() - at, cores=own)
-        self._real.others = others
-
-    def _is_enough(self, seconds: float) -> bool:
-        count = len(self._timed)
-        if ranks() > 1:
-            return count >= _RANKS_TIMED
-        if count and self.budget.is_past_for_steps():
-            return True
-        return count >= _MOST_TIMED or (count >= _FEWEST_TIMED and seconds >= _TIMED * self.seconds)
 
     # ---- the end
 

@@ -113,10 +113,9 @@ def _tars(given: str) -> list[str]:
         paths = expand_braces(given)
         refuse_compressed(paths)
         if len(paths) == 1 and not given.endswith(".tar"):
-            place = given.rstrip("/")
-            names = sorted(name for name in RemoteFiles().files_below(place) if ".tar" in name and "/" not in name)
-            refuse_compressed(names)
-            paths = [f"{place}/{name}" for name in names if name.endswith(".tar")]
+            found = RemoteFiles().matching(f"{given.rstrip('/')}/*.tar*")
+            refuse_compressed(found)
+            paths = [path for path in found if path.endswith(".tar")]
         if not paths or not all(path.endswith(".tar") for path in paths):
             raise DatasetError(
                 f"no tar files at {given}; name a folder with some, or write their names, with {{000000..000099}} for "

@@ -18,8 +18,9 @@ import fastdata
 from fastdata.diagnosis.advice import advise
 from fastdata.diagnosis.examine import examine_loader, examine_watched
 from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
-from fastdata.diagnosis.observation import Facts, Observation, Stretch
+from fastdata.diagnosis.observation import Facts, Observation, Step, Stretch
 from fastdata.diagnosis.speedup_model import wait_share
+from fastdata.diagnosis.step_plan import means_of
 from fastdata.diagnosis.step_timer import Marks
 from fastdata.errors import OptionError
 
@@ -190,6 +191,15 @@ def test_on_a_device_its_own_time_is_what_computing_takes(monkeypatch: pytest.Mo
     assert stretch.device_s == stretch.compute_s == pytest.approx(0.031)
     seen = Observation(real=stretch, num_workers=2, facts=Facts(device="cuda"))
     assert wait_share(seen) == pytest.approx(0.69)
+
+
+def test_a_device_that_is_lost_hides_no_failure_of_the_program() -> None:
+    class Lost(Event):
+        def elapsed_time(self, other: Event) -> float:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    stretch = means_of([Step(0.1, 0.2, events=(Lost(0.0), Lost(1.0)))] * 2)
+    assert (stretch.wait_s, stretch.compute_s) == (pytest.approx(0.1), pytest.approx(0.2))
 
 
 def test_the_loader_that_is_trained_on_is_judged() -> None:

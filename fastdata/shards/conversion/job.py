@@ -30,7 +30,6 @@ __all__ = [
     "ShardJob",
     "check_apart",
     "finished_shard",
-    "read_note",
     "write_shard",
 ]
 
@@ -180,7 +179,7 @@ def _in_words(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else in_words(error)
 
 
-def read_note(note: Path) -> ShardDone | None:
+def _read_note(note: Path) -> ShardDone | None:
     """Reads a note; None if it says nothing yet."""
     try:
         return ShardDone.from_text(read_file(note).decode())
@@ -190,7 +189,7 @@ def read_note(note: Path) -> ShardDone | None:
 
 def finished_shard(folder: str, name: str, note: Path, *, on_error: str) -> ShardDone | None:
     """The note of a shard, if the shard exists as the note says and has no skipped images unless on_error allows it."""
-    if (done := read_note(note)) is None:
+    if (done := _read_note(note)) is None:
         return None
     try:
         index = read_shard_file(Path(folder, index_name(name)))
