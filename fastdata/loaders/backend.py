@@ -219,8 +219,8 @@ class LoadedFiles:
 class FileLoader(Protocol):
     """Loads files into a finished batch, with one call per batch.
 
-    One that decodes unpacked records as it decodes JPEGs, and makes them where `FileBatch.kept` asks for them, has a
-    true attribute `reads_records`; `DataLoader(cache=…)` works with such.
+    One that decodes unpacked records (docs/format.md) as it decodes JPEGs, and makes them where `FileBatch.kept` asks,
+    has a true attribute `reads_records`; `DataLoader(cache=…)` works with such.
     """
 
     def load(self, batch: FileBatch) -> LoadedFiles:
@@ -246,8 +246,7 @@ class SourceBatch:
         store: `store(row, pixels)` applies a row's effects to contiguous RGB pixels, uint8 (height, width, 3), which
             may change, and stores the result at its address.
         stamps: state of the file at `origins` when it was opened; None where it is not known.
-        offsets, lengths, crcs: int64, (N,): place and CRC-32C of images in their files; None as in `FileBatch`.
-        kept: bool, (N,): images of which an unpacked record is wanted as well, in their first rows; None for none.
+        offsets, lengths, crcs, kept: as in `FileBatch`, in the first rows of images.
     """
 
     paths: Sequence[str]
@@ -270,11 +269,9 @@ class DecodedSources(NamedTuple):
     """Results of N images that a `SourceDecoder` decoded.
 
     Attributes:
-        errors: N entries: None, an error that is final, or `fastdata.loaders.per_image.HandBack` for an image that
-            Pillow must decode or refuse.
+        errors: N entries: None, a final error, or `fastdata.loaders.per_image.HandBack`: Pillow decodes or refuses it.
         read_bytes: int64, (N,): encoded bytes of each image, in the first of the rows that share it.
-        cached: number of rows whose image came from a cache.
-        records: N unpacked records if `SourceBatch.kept` asked; as of `LoadedFiles`.
+        cached, records: as of `LoadedFiles`.
     """
 
     errors: Sequence[Exception | None]
@@ -296,8 +293,7 @@ class DecodeThreads(Protocol):
 class SourceDecoder(Protocol):
     """Decodes images in files or in memory to given addresses, each with its own view, with one call.
 
-    One that decodes records of unpacked JPEGs (docs/format.md) as it decodes JPEGs, and makes them where
-    `SourceBatch.kept` asks for them, has a true attribute `reads_records`; `DataLoader(cache=…)` works with such.
+    `reads_records` is as of a `FileLoader`, by `SourceBatch.kept`.
     """
 
     def pool(self, threads: int) -> DecodeThreads:

@@ -134,20 +134,13 @@ class Core:
         described = Effects(effects, count)
         results = Results.empty(count)
         names = joined(paths) if paths is not None else None
-        extra = same_as, read_bytes, *ranges
-        if any(each is not None and (len(each) != count or each.dtype != np.int64) for each in extra):
-            raise ValueError(f"same_as, read_bytes and ranges must be int64 of {count} rows")
-        columns: list[npt.NDArray[Any]] = [
-            np.ascontiguousarray(data, np.uint64),
-            np.ascontiguousarray(data_bytes, np.int64),
-            np.ascontiguousarray(out, np.uint64),
-            results.statuses,
-        ]
+        same, read, *places_in_files = (_data(each, count) for each in (same_as, read_bytes, *ranges))
+        kinds = (data, np.uint64), (data_bytes, np.int64), (out, np.uint64), (results.statuses, np.int32)
+        columns: list[npt.NDArray[Any]] = [np.ascontiguousarray(column, kind) for column, kind in kinds]
         seen = windows.contiguous()
         if any(len(column) != count for column in (*columns, *seen)):
             raise ValueError(f"columns of {[len(column) for column in (*columns, *seen)]} rows for {count} windows")
         given, places = ([column.ctypes.data for column in some] for some in (columns[:2], columns[2:]))
-        same, read, *places_in_files = (_data(each) for each in extra)
         indexes_c = None if indexes is None else indexes.to_c(count)
         ends = ctypes.addressof(results.messages), *described.to_c(), _address(indexes_c), *places_in_files
         kept = (None,) * 3 if records is None else records.to_c()
@@ -337,7 +330,10 @@ def _load_once() -> Core | str:  # why it is missing; an exception would keep it
         return str(missing)
 
 
-def _data(column: npt.NDArray[Any] | None) -> int | None:
+def _data(column: Ints | None, count: int) -> int | None:
+    """Address of a column that may be left out."""
+    if column is not None and (len(column) != count or column.dtype != np.int64):
+        raise ValueError(f"same_as, read_bytes and ranges must be int64 of {count} rows")
     return None if column is None else column.ctypes.data
 
 

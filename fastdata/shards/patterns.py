@@ -6,15 +6,24 @@ import os
 import re
 from collections.abc import Iterable
 
-from fastdata.errors import DatasetError
+from fastdata.errors import DatasetError, OptionError
 
-__all__ = ["expand_braces", "is_url", "refuse_compressed"]
+__all__ = ["expand_braces", "is_url", "refuse_compressed", "refuse_url"]
 
 
 def is_url(place: str | os.PathLike[str]) -> bool:
     """True for URLs; a path may have made one slash of two, and C:/ is a disk."""
     text = os.fspath(place)
     return "://" in text or re.match(r"[A-Za-z][\w+.-]+:/", text) is not None
+
+
+def refuse_url(destination: str | os.PathLike[str]) -> None:
+    """Raises OptionError if shards are to be written to a URL."""
+    if is_url(destination):
+        raise OptionError(
+            f"{destination} is a URL, but shards are written to a local folder; copy it to the store when it is "
+            "finished, for example with fsspec (see the guide), rclone or the store's own tool"
+        )
 
 
 def expand_braces(pattern: str) -> list[str]:

@@ -92,11 +92,13 @@ def test_tar_files_that_are_gone_are_named(tars: Path, tmp_path: Path) -> None:
         ShardDataset(tmp_path / "index")
 
 
-def test_tar_files_in_a_store(tars: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["memory://foreign/data-{000..002}.tar", "memory://foreign", "memory://foreign/"])
+def test_tar_files_in_a_store(tars: Path, tmp_path: Path, named: str) -> None:
     store = fsspec.filesystem("memory")
     for path in tars.glob("*.tar"):
         store.pipe(f"/foreign/{path.name}", path.read_bytes())
-    index_elsewhere("memory://foreign/data-{000..002}.tar", tmp_path / "index")
+    store.pipe("/foreign/deeper/data-009.tar", b"of another dataset")
+    index_elsewhere(named, tmp_path / "index")
     assert sorted(tree(tmp_path / "index")) == [*(f"data-{number:03}.idx" for number in range(3)), "manifest.json"]
     check(ShardDataset(tmp_path / "index", fields=("cls", "txt"), cache_dir=tmp_path / "cache"))
     assert list(verify_folder(tmp_path / "index", decode=True)) == []

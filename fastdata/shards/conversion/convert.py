@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import ConversionError, DatasetError, OptionError, ShardError
+from fastdata.errors import ConversionError, DatasetError, ShardError
 from fastdata.jpeg_index.index_file import is_beside
 from fastdata.shards.conversion.destination import Destination, fingerprint_of
 from fastdata.shards.conversion.inputs import open_source
@@ -30,7 +30,7 @@ from fastdata.shards.conversion.samples import Split
 from fastdata.shards.engines import Engine, run_jobs
 from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
 from fastdata.shards.part_files import read_shard_file
-from fastdata.shards.patterns import is_url
+from fastdata.shards.patterns import is_url, refuse_url
 from fastdata.system.disk_space import space_errors
 from fastdata.system.files import write_whole
 from fastdata.terminal.words import counted
@@ -116,7 +116,7 @@ def convert(
     classes: list[str] | None = None,
     left_out: Collection[str] = (),
     progress: Callable[[ShardDone], object] | None = None,
-    planned: Callable[[int | None], object] | None = None,
+    planned: Callable[[int | None], object] = lambda _: None,
 ) -> Summary:
     """Converts a source to shards with indices and a manifest.
 
@@ -140,30 +140,22 @@ def convert(
         OptionError: `destination` is a URL.
         StoreError: the store that the source is in cannot be read.
     """
-    if is_url(destination):
-        raise OptionError(
-            f"{destination} is a URL, but shards are written to a local folder; copy it to the store when it is "
-            "finished, for example with fsspec (see the guide), rclone or the store's own tool"
-        )
+    refuse_url(destination)
     folder = Path(destination)
     _check_apart(source, os.fspath(destination))
     _remove_leftovers(folder)
     splits = open_source(source, classes=classes, left_out=left_out)
-    if options.on_error == "raise":
-        _check_samples(splits)
-    if classes is not None:
-        splits = _with_classes(splits, classes)
+    _check_samples(splits, options)
+    splits = _with_classes(splits, classes) if classes is not None else splits
     if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
         return replace(finished, was_finished=True)
     summary = Summary()
     held = Destination(folder, source, options, splits, overwrite=overwrite, resume=resume)
     with space_errors(folder, KEPT), held as place:
         for name, split in splits.items():
-            if planned is not None:
-                planned(len(split.refs) if split.refs is not None else None)
+            planned(len(split.refs) if split.refs is not None else None)
             shards = run_jobs(write_shard, place.jobs(name, split), workers=workers, engine=engine)
-            done = list(_reported(shards, progress))
-            if not done:
+            if not (done := list(_reported(shards, progress))):
                 raise DatasetError(f"{source} has no samples{f' for {name}' if name else ''}; check the source")
             place.remove_others(name, [each.info.name for each in done])
             summary.add(name, split, _manifest(source, split, options, done), done)
@@ -228,8 +220,10 @@ def _manifest(source: str, split: Split, options: ConvertOptions, done: Sequence
     )
 
 
-def _check_samples(splits: dict[str, Split]) -> None:
-    """Raises ConversionError for the first listed sample that the source cannot make, before anything is written."""
+def _check_samples(splits: dict[str, Split], options: ConvertOptions) -> None:
+    """Raises ConversionError for the first listed sample that the source cannot make, unless such are to be skipped."""
+    if options.on_error == "skip":
+        return
     problems = (ref.problem for split in splits.values() for ref in split.refs or () if ref.problem)
     if (problem := next(problems, None)) is not None:
         raise ConversionError(f"{problem}; repair or remove it, or skip such samples with --on-error skip")

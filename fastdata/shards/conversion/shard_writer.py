@@ -8,13 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fastdata.errors import ConversionError, OptionError, in_words
+from fastdata.errors import ConversionError, in_words
 from fastdata.shards.conversion.job import ConvertOptions, check_apart
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.conversion.samples import Keys, sample_of
 from fastdata.shards.conversion.shard_plan import room_in, stored_bytes
 from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardInfo, crc32c
-from fastdata.shards.patterns import is_url
+from fastdata.shards.patterns import refuse_url
 from fastdata.shards.writer import TarWriter
 from fastdata.system.disk_space import space_errors
 from fastdata.system.files import write_whole
@@ -55,11 +55,7 @@ class ShardWriter:
         shard_bytes: int = 256 << 20,
         recoding: Recoding | None = None,
     ) -> None:
-        if is_url(folder):
-            raise OptionError(
-                f"{folder} is a URL, but ShardWriter writes to a local folder; copy it to the store when it is "
-                "complete, for example with fsspec (see the guide), rclone or the store's own tool"
-            )
+        refuse_url(folder)
         self._folder = Path(folder)
         self._options = ConvertOptions(shard_bytes=shard_bytes, recoding=recoding or Recoding())
         self._classes = list(classes) if classes is not None else None
