@@ -39,7 +39,7 @@ from fastdata.loaders.per_image import inspect
 from fastdata.measuring.rounds import spread
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.image_batch import ImageBatch
-from fastdata.tables import FileBatch, Format
+from fastdata.tables import Format, Recipes, addresses
 from fastdata.transforms import Compose, Normalize, ToTensor
 from fastdata.transforms import RandomResizedCrop as CropTransform
 from fastdata.transforms.compile import compile_transform
@@ -80,21 +80,17 @@ def tiny_copies(folder: Path, to: Path, kind: str) -> Path:
 def decoder(images: list[bytes]) -> tuple[Callable[[Format], None], np.ndarray]:
     """A function that decodes one window of every image in one thread, and where their uint8 pixels are then."""
     core, order = resample.exact_core()
-    data = [np.frombuffer(image, np.uint8) for image in images]
-    addresses = np.array([part.ctypes.data for part in data], np.uint64)
-    lengths = np.array([len(part) for part in data], np.int64)
     sizes = np.array([(image.width, image.height) for image in map(inspect, images)])
     plan = compile_transform(CropTransform(SIDE)).plan
     assert plan is not None
     rows = np.arange(len(images))
     views = draw_views(plan.ops, sizes, rows, key=Key(seed=1, epoch=1))
     out = np.zeros((len(images), SIDE * SIDE * 12), np.uint8)  # room for float32
-    places = (out.ctypes.data + rows * out[0].nbytes).astype(np.uint64)
+    places = addresses(out.ctypes.data, out.strides[0], len(images))
     options = resample.options_for(order, "exact")
 
     def decode(format_: Format) -> None:
-        core.decode(addresses, lengths, views.columns, places, format=format_, options=options)
-        assert len(data) == len(images)  # what the addresses point to lives as long as this function
+        core.fill(Recipes(data=images, windows=views.columns, format=format_, out=places), options=options)
 
     return decode, out
 
@@ -135,38 +131,31 @@ def python_us(folder: Path, batch_size: int, threads: int) -> float:
     dataset = ImageFolder(folder, transform)
     dataset.samples = dataset.samples * 5
     loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=threads, backend="native")
-    in_core, in_tasks, load, load_files = [0.0], [0.0], native.BatchLoader.load, ImageBatch._load_files
+    in_core, in_tasks, fill = [0.0], [0.0], ImageBatch._fill
+    library = native.load().library
+    fill_by_core = library.fd_fill
 
-    def spy_on_core(self: native.BatchLoader, *arguments: Any, **columns: Any) -> native.Loaded:
-        call = self._load
-
-        def timed(*pointers: Any) -> None:
-            began = time.thread_time()
-            call(*pointers)
-            in_core[0] += time.thread_time() - began
-
-        self._load = timed
-        try:
-            return load(self, *arguments, **columns)
-        finally:
-            self._load = call
+    def timed(*pointers: Any) -> None:
+        began = time.thread_time()
+        fill_by_core(*pointers)
+        in_core[0] += time.thread_time() - began
 
     def spy_on_task(batch: ImageBatch) -> Any:
         began = time.thread_time()
-        further = load_files(batch)
+        further = fill(batch)
         in_tasks[0] += time.thread_time() - began
         return further
 
     for _ in loader:  # warm up
         pass
-    native.BatchLoader.load = spy_on_core  # type: ignore[method-assign, assignment]
+    library.fd_fill = timed
     if threads:
-        ImageBatch._load_files = spy_on_task  # type: ignore[method-assign]
+        ImageBatch._fill = spy_on_task  # type: ignore[method-assign]
     began = time.thread_time()
     for _ in loader:
         pass
     total = time.thread_time() - began + in_tasks[0] - in_core[0]
-    native.BatchLoader.load, ImageBatch._load_files = load, load_files  # type: ignore[method-assign]
+    library.fd_fill, ImageBatch._fill = fill_by_core, fill  # type: ignore[method-assign]
     return round(total / len(dataset) * 1e6, 1)
 
 
@@ -180,12 +169,12 @@ def small_images_us(folder: Path, rounds: int) -> dict[str, Any]:
         for kind in ("JPEG", "PNG"):
             paths = [path for path, _ in ImageFolder(tiny_copies(folder, Path(scratch), kind)).samples]
             out = np.zeros((len(paths), 3, 32, 32), np.float32)
-            loader = backend.core_loader(plan, Key(seed=1, epoch=1), format=format_, pool=None)
-            rows, address = range(len(paths)), out.ctypes.data
-            batch = FileBatch(paths=paths, indices=rows, occurrences=rows, out=address, store=lambda row, pixels: None)
-            times = [loader.load(batch) for _ in range(rounds)]
-            found[f"{kind}, reading"] = spread([loaded.read_s / len(paths) * 1e6 for loaded in times])
-            found[f"{kind}, decoding"] = spread([loaded.decode_s / len(paths) * 1e6 for loaded in times])
+            filler, rows = backend.filler(plan, Key(seed=1, epoch=1), threads=0), range(len(paths))
+            places = addresses(out.ctypes.data, out.strides[0], len(paths))
+            recipes = Recipes(paths=paths, indices=rows, occurrences=rows, format=format_, out=places)
+            times = [filler.fill(recipes) for _ in range(rounds)]
+            found[f"{kind}, reading"] = spread([filled.read_s / len(paths) * 1e6 for filled in times])
+            found[f"{kind}, decoding"] = spread([filled.decode_s / len(paths) * 1e6 for filled in times])
         streams = [inflatable(Path(path).read_bytes()) for path in paths]
         inflater = ctypes.CDLL(ctypes.util.find_library("deflate") or "libdeflate.so.0")
         inflater.libdeflate_alloc_decompressor.restype = ctypes.c_void_p

@@ -21,7 +21,7 @@ from harness import benchmark
 from fastdata import native
 from fastdata.loaders import resample
 from fastdata.loaders.per_image import inspect
-from fastdata.tables import Format
+from fastdata.tables import Format, Recipes, addresses
 from fastdata.transforms import RandomResizedCrop
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
@@ -39,8 +39,8 @@ class Images:
         self.core, order = resample.exact_core()
         self.options = resample.options_for(order, "exact")
         self.paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in EXTENSIONS)
-        self.data = [np.frombuffer(path.read_bytes(), np.uint8) for path in self.paths]
-        sizes = np.array([(image.width, image.height) for image in map(inspect, map(bytes, self.data))])
+        self.data = [path.read_bytes() for path in self.paths]
+        sizes = np.array([(image.width, image.height) for image in map(inspect, self.data)])
         plan = compile_transform(RandomResizedCrop(SIDE)).plan
         assert plan is not None
         rows = np.arange(len(self.data))
@@ -49,15 +49,12 @@ class Images:
 
     def decode_ms(self, number: int, index: bytes | None, record: bytes | None = None) -> float:
         """Milliseconds for the window of one image, from its file or from a record of it."""
-        row, data = np.array([number], np.intp), self.data[number]
-        if record is not None:
-            data = np.frombuffer(record, np.uint8)
-        given = np.array([data.ctypes.data], np.uint64), np.array([len(data)], np.int64)
-        place = np.array([self.out.ctypes.data], np.uint64)
+        data = self.data[number] if record is None else record
+        window, place = self.views.at(np.array([number], np.intp)), addresses(self.out.ctypes.data, 1, 1)
         indexes = None if index is None else native.JpegIndexes.of([index])
-        window = self.views.at(row)
+        recipes = Recipes(data=[data], windows=window, format=Format(), out=place)
         began = time.perf_counter()
-        self.core.decode(*given, window, place, format=Format(), options=self.options, indexes=indexes)
+        self.core.fill(recipes, options=self.options, indexes=indexes)
         took = (time.perf_counter() - began) * 1e3
         assert indexes is None or indexes.uses[0] == native.IndexUse.USED
         return took

@@ -6,18 +6,20 @@ The layouts of rows are those of the structs in `fastdata/native/fastdata_native
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["EFFECT", "GIVEN_NUMBERS", "ArrayBatch", "EffectKind", "EffectTable", "FileBatch", "Format", "Windows"]
+__all__ = ["EFFECT", "GIVEN_NUMBERS", "EffectKind", "EffectTable", "Format", "Recipes", "Stamp", "Windows", "addresses"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+Stamp: TypeAlias = tuple[int, int, int, int, int]  # a file's device, inode, size, mtime and ctime in ns
 
 EffectTable: TypeAlias = npt.NDArray[np.void]  # dtype EFFECT, (images, effects of each, in order)
 
@@ -150,57 +152,80 @@ _COLUMNS: tuple[tuple[tuple[int, ...], Any], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FileBatch:
-    """N images in files, and the batch into which they are loaded.
+class Recipes:
+    """N images: where each comes from, how it is seen, what is done to it, and where it goes.
+
+    What crosses from who decides to who decodes.  Columns have N rows; one that is None says the same for all images.
 
     Attributes:
-        paths: paths of the files.
-        offsets: int64, (N,): offset in bytes of each image in its file; None for 0.
-        lengths: int64, (N,): length of each image in bytes; None, and -1, for the rest of the file.
-        crcs: int64, (N,): CRC-32C of each image, to be compared; None, and -1, if it is not known.
+        paths: paths of files; "" where `data` is given; None: no image is in a file.
+        offsets: int64: offset in bytes of each image in its file; None for 0.
+        lengths: int64: length of each image in bytes; None, and -1, for the rest of the file.
+        crcs: int64: CRC-32C of each image, to be compared; None, and -1, if it is not known.
+        data: encoded bytes; None where there is a path, and for all.
+        origins: the file that each image is from, where that is not `paths`; "" if it is not known.
+        stamps: state of the file at `origins` when it was opened; None where it is not known, and for all.
+        array: uint8, (images, height, width, channels), 3 channels or 1, with any strides, in place of files and data.
+        rows: row of each image in `array`.
+        same_as: int64: the first row of the same encoded image; such rows are adjacent, and what is said of the image
+            counts in the first.  None: all differ.
+        windows: views of the images; None: whoever decodes draws them, for the sizes that it finds.
         indices: indices of the samples, for which views are drawn.
         occurrences: distinguishes several views of one sample.
         given: int64, (N, steps of the geometry, GIVEN_NUMBERS): numbers that were drawn for the views already, as
             `draw_views` takes them; None: views are drawn by seed, epoch, sample.
-        out: address of the batch, which holds N images one after the other.
-        effects: effects on each image's pixels before they are stored; None if the transform has no such steps.
-        store: `store(row, pixels)` applies a row's effects to contiguous RGB pixels, uint8 (height, width, 3), which
-            may change, and stores the result in the batch.
-        kept: bool, (N,): images of which an unpacked record is wanted as well; None for none.
+        effects: effects on each image's pixels before they are stored; None for none.
+        format: format of the stored pixels.
+        out: uint64: address of each result.
+        kept: bool: images of which an unpacked record is wanted as well; None for none.
     """
 
-    paths: Sequence[str | os.PathLike[str]]
+    paths: Sequence[str | os.PathLike[str]] | None = None
     offsets: Ints | None = None
     lengths: Ints | None = None
     crcs: Ints | None = None
-    indices: Sequence[int]
-    occurrences: Sequence[int]
+    data: Sequence[Any] | None = None
+    origins: Sequence[str] | None = None
+    stamps: Sequence[Stamp | None] | None = None
+    array: Pixels | None = None
+    rows: Sequence[int] | Ints | None = None
+    same_as: Ints | None = None
+    windows: Windows | None = None
+    indices: Sequence[int] | None = None
+    occurrences: Sequence[int] | None = None
     given: Ints | None = None
-    out: int
     effects: EffectTable | None = None
-    store: Callable[[int, Pixels], None]
+    format: Format
+    out: npt.NDArray[np.uint64]
     kept: npt.NDArray[np.bool_] | None = None
 
+    def __len__(self) -> int:
+        return len(self.out)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ArrayBatch:
-    """N images of one array, and the batch into which they are loaded.
+    def at(self, rows: npt.NDArray[np.intp]) -> Recipes:
+        """Returns some rows; of an image with several rows all, or none, are among them."""
+        chosen: dict[str, Any] = {}
+        for column in _COLUMNS_OF_RECIPES:
+            value = getattr(self, column)
+            if isinstance(value, np.ndarray):
+                chosen[column] = value[rows]
+            elif value is not None:
+                chosen[column] = [value[row] for row in rows.tolist()]
+        if self.windows is not None:
+            chosen["windows"] = self.windows.at(rows)
+        if self.same_as is not None:
+            place = np.zeros(len(self), np.int64)
+            place[rows] = np.arange(len(rows))
+            chosen["same_as"] = place[self.same_as[rows]]
+        return replace(self, **chosen)
 
-    Attributes:
-        images: uint8, (images, height, width, channels), 3 channels or 1, with any strides.
-        rows: int64, (N,): row of each image in `images`.
-        indices: indices of the samples, for which views are drawn.
-        occurrences: distinguishes several views of one sample.
-        given: int64, (N, steps of the geometry, GIVEN_NUMBERS): numbers that were drawn for the views already, as
-            `draw_views` takes them; None: views are drawn by seed, epoch, sample.
-        out: address of the batch, which holds N images one after the other.
-        effects: effects on each image's pixels before they are stored; None if the transform has no such steps.
-    """
 
-    images: Pixels
-    rows: Sequence[int] | Ints
-    indices: Sequence[int]
-    occurrences: Sequence[int]
-    given: Ints | None = None
-    out: int
-    effects: EffectTable | None = None
+_COLUMNS_OF_RECIPES = (
+    *("paths", "offsets", "lengths", "crcs", "data", "origins", "stamps", "rows"),
+    *("indices", "occurrences", "given", "effects", "out", "kept"),
+)
+
+
+def addresses(first: int, stride_bytes: int, count: int) -> npt.NDArray[np.uint64]:
+    """Returns addresses of `count` images, one after the other from `first` on."""
+    return np.arange(first, first + count * stride_bytes, stride_bytes, dtype=np.uint64)

@@ -27,7 +27,7 @@ from fastdata.sources.recognise import has_file_ranges, recognise
 from fastdata.system.files import open_file
 from fastdata.system.interleaved_timing import least_ms
 from fastdata.system.io_wait import WaitingTime
-from fastdata.tables import Format
+from fastdata.tables import Format, Recipes, addresses
 from fastdata.transforms import RandomResizedCrop
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
@@ -306,14 +306,12 @@ def decoding_ms(files: Sequence[bytes], *, seconds: float) -> dict[str, float]:
     assert plan is not None
     windows = draw_views(plan.ops, sizes, np.arange(len(kept)), key=Key(seed=1, epoch=1)).columns
     out = np.zeros((224, 224, 3), np.uint8)
-    place = np.array([out.ctypes.data], np.uint64)
+    place = addresses(out.ctypes.data, out.nbytes, 1)
 
     def decode(row: int, stored: bytes, index: bytes | None = None) -> JpegIndexes | None:
-        given = np.frombuffer(stored, np.uint8)
-        address = np.array([given.ctypes.data], np.uint64), np.array([given.size], np.int64)
         indexes = JpegIndexes.of([index]) if index is not None else None
-        window = windows.at(np.array([row], np.intp))
-        exact.decode(*address, window, place, format=Format(), options=options, indexes=indexes)
+        seen = Recipes(data=[stored], windows=windows.at(np.array([row], np.intp)), format=Format(), out=place)
+        exact.fill(seen, options=options, indexes=indexes)
         return indexes
 
     ways = {

@@ -159,7 +159,7 @@ class Indexes:
 
     def _candidates(self, path: Any, offset: int) -> Iterator[tuple[tuple[int, str], IndexFile, str]]:
         """Yields sort keys (lower is preferred), files that may have an image's index, and its name there."""
-        if offset:  # it is in a tar file
+        if offset and path:  # it is in a tar file
             name = os.fspath(path)
             if (beside := self._of_tar(name)) is not None:
                 yield (0, name), beside, name_in_tar(offset)

@@ -16,10 +16,10 @@ from fastdata.lazy.fetch import SampleFetcher
 from fastdata.lazy.fill import SeenImages, StoredRows, decode_row, decode_together
 from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, is_pending, real, stands_in
 from fastdata.loaders import Backend
-from fastdata.loaders.backend import DecodeThreads, SourceDecoder
+from fastdata.loaders.backend import Filler
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.batch_memory import BatchMemory
-from fastdata.pipeline.cached_sources import CachedSources
+from fastdata.pipeline.cached_filler import CachedFiller
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.jobs import SkipResult, Task, run_all, stop_if_cancelled
 from fastdata.pipeline.record_cache import RecordCache
@@ -55,23 +55,19 @@ class Completion:
     order: EpochBatches | None
     cache: RecordCache | None = None
     again: Callable[[int | None, MakeAgain], MadeAgain]
-    decoder: SourceDecoder | None = field(init=False)
-    pool: DecodeThreads | None = None
+    filler: Filler | None = field(init=False)
     memory: BatchMemory = field(default_factory=BatchMemory, init=False)
 
     def __post_init__(self) -> None:
-        self.decoder = self.backend.source_decoder()
-        if self.cache is not None and self.decoder is not None and getattr(self.decoder, "reads_records", False):
-            self.decoder = CachedSources(self.decoder, self.cache, self.cache.begin_epoch())
-        if self.threads and self.decoder is not None:
-            self.pool = self.decoder.pool(self.threads)
+        self.filler = self.backend.filler(threads=self.threads)
+        if self.cache is not None and self.filler is not None and self.filler.reads_records:
+            self.filler = CachedFiller(self.filler, self.cache)
 
     def close(self, ended: bool = True) -> None:
         """Gives up the native threads; waits for them only if all work has ended."""
         self.memory.close()
-        pool, self.pool = self.pool, None
-        if pool is not None:
-            (pool.close if ended else pool.abandon)()
+        if self.filler is not None:
+            self.filler.close(ended)
 
     def empty_batch(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised batch (N, 3, height, width) in `memory_format`, pinned if `pin`."""
@@ -179,8 +175,8 @@ class CompletedBatch:
         parts = [self._place_for(tensor) for tensor in _pending_in(self._received.batch)]
         left: list[dict[int, Any]] = [dict.fromkeys(range(len(part.batch))) for part in parts]
         with times.stage("decode"):
-            if completion.decoder is not None:
-                refused, *counts = decode_together(parts, completion.decoder, pool=completion.pool)
+            if completion.filler is not None:
+                refused, *counts = decode_together(parts, completion.filler)
                 times.encoded_bytes, times.cached = counts
                 left = list(refused)
         self._times.append(times)
@@ -208,7 +204,7 @@ class CompletedBatch:
 
     def _decode_rows(self, part: StoredRows, some: Sequence[tuple[int, Any]]) -> None:
         times, backend = BatchTimes(), self._completion.backend
-        own = None if self._completion.decoder is not None else backend
+        own = None if self._completion.filler is not None else backend
         with times.stage("decode"):
             for row, refusal in some:
                 stop_if_cancelled()

@@ -15,12 +15,13 @@ import weakref
 from typing import Any, TypeGuard
 
 from fastdata.limits import is_above_limit
-from fastdata.loaders.backend import Encoded, Pixels, Stamp
+from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.per_image import inspect
 from fastdata.loaders.unpacked import as_file
 from fastdata.native import available
 from fastdata.system.file_systems import is_on_this_machine
 from fastdata.system.files import open_file
+from fastdata.tables import Stamp
 from fastdata.views.header import ImageHeader, has_whole_scans, parse_header
 from fastdata.views.view import View
 

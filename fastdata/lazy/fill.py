@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,11 +14,11 @@ import torch
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.sample_context import context
 from fastdata.loaders import create_backend
-from fastdata.loaders.backend import Backend, DecodeThreads, Ints, Pixels, SourceBatch, SourceDecoder
+from fastdata.loaders.backend import Backend, Filler, Ints, Pixels
 from fastdata.loaders.per_image import HandBack, by_pillow
 from fastdata.loaders.resample import see
 from fastdata.native import load
-from fastdata.tables import EFFECT, EffectTable, Format, Windows
+from fastdata.tables import EFFECT, EffectTable, Format, Recipes, Windows, addresses
 from fastdata.views.erased import Erased
 from fastdata.views.given import Given
 from fastdata.views.levels import Levels, stored_format
@@ -162,7 +162,7 @@ class StoredRows:
     def addresses(self) -> npt.NDArray[np.uint64]:
         """uint64 (N,): address of each batch row."""
         stride_bytes = self.batch.stride(0) * self.batch.element_size()
-        return (self.batch.data_ptr() + stride_bytes * np.arange(len(self.batch))).astype(np.uint64)
+        return addresses(self.batch.data_ptr(), stride_bytes, len(self.batch))
 
 
 def drawn(after: Sequence[After | None]) -> tuple[EffectTable | None, list[Sequence[Erased]]]:
@@ -198,20 +198,17 @@ def _stacked(tables: Sequence[EffectTable | None]) -> EffectTable | None:
 
 def decode_rows(part: StoredRows) -> dict[int, Exception]:
     """Decodes all rows in this thread; returns the errors by row."""
-    (refused,), _, _ = decode_together([part], _source_decoder())
+    (refused,), _, _ = decode_together([part], _filler())
     outcomes = {row: decode_row(part, row, refusal) for row, refusal in refused.items()}
     return {row: error for row, error in outcomes.items() if error is not None}
 
 
-def decode_together(
-    parts: Sequence[StoredRows], decoder: SourceDecoder, *, pool: DecodeThreads | None = None
-) -> tuple[list[dict[int, Exception]], int, int]:
+def decode_together(parts: Sequence[StoredRows], filler: Filler) -> tuple[list[dict[int, Exception]], int, int]:
     """Decodes all parts in one call per pixel format; several views of one image are decoded once.
 
     Args:
         parts: batches, for example of the first and the second views of the same images.
-        decoder: the decoder.
-        pool: the decoder's threads; None for the calling thread.
+        filler: who decodes.
 
     Returns:
         For each part, the errors of images that were not decoded, by row; the number of encoded bytes read; and that of
@@ -223,39 +220,34 @@ def decode_together(
     places = [(number, row) for number, part in enumerate(parts) for row in range(len(part.batch))]
     whole = SeenImages.together([part.images for part in parts])
     sources, effects = whole.sources, whole.effects
-    addresses = np.concatenate([part.addresses for part in parts])
-    read, cached = np.zeros(len(places), np.int64), 0
+    out = np.concatenate([part.addresses for part in parts])
+    read_bytes = cached = 0
     for format_, rows in _alike(parts).items():
         chosen, same_as = _neighbours(sources, rows)
-        format_of_rows, own_effects = parts[format_].format, effects[chosen] if effects is not None else None
-        batch = SourceBatch(
-            paths=[sources[row].path if sources[row].data is None else "" for row in chosen],
-            data=[sources[row].data for row in chosen],
-            origins=[sources[row].origin for row in chosen],
-            views=Views(whole.views.columns.at(chosen)),
-            out=addresses[chosen],
-            format=format_of_rows,
-            effects=own_effects,
-            same_as=same_as,
-            store=partial(_store, addresses[chosen], format_of_rows, own_effects),
-            stamps=[sources[row].stamp for row in chosen],
+        own = [sources[row] for row in chosen]
+        filled = filler.fill(
+            Recipes(
+                paths=[source.path if source.data is None else "" for source in own],
+                data=[source.data for source in own],
+                origins=[source.origin for source in own],
+                stamps=[source.stamp for source in own],
+                same_as=same_as,
+                windows=whole.views.columns.at(chosen),
+                effects=effects[chosen] if effects is not None else None,
+                format=parts[format_].format,
+                out=out[chosen],
+            )
         )
-        decoded = decoder.decode_sources(batch, pool=pool)
-        read[chosen], cached = decoded.read_bytes, cached + decoded.cached
-        for at, error in zip(chosen.tolist(), decoded.errors, strict=True):
-            number, row = places[at]
-            if error is not None:
-                refused[number][row] = error
+        read_bytes, cached = read_bytes + int(filled.read_bytes.sum()), cached + filled.cached
+        for at, row in enumerate(chosen.tolist()):
+            number, place = places[row]
+            if at in filled.refused:
+                refused[number][place] = filled.refused[at]
             elif sources[row].has_changed():
-                refused[number][row] = OSError(f"{sources[row].location()} has changed since it was opened")
+                refused[number][place] = OSError(f"{sources[row].location()} has changed since it was opened")
             else:
-                parts[number].erase(row)
-    return refused, int(read.sum()), cached
-
-
-def _store(out: npt.NDArray[np.uint64], format_: Format, effects: EffectTable | None, row: int, pixels: Pixels) -> None:
-    """Applies a row's effects to contiguous RGB pixels (height, width, 3), and stores them at its address."""
-    load().convert(pixels, int(out[row]), format_, None if effects is None else effects[row : row + 1])
+                parts[number].erase(place)
+    return refused, read_bytes, cached
 
 
 def _alike(parts: Sequence[StoredRows]) -> dict[int, list[int]]:
@@ -320,10 +312,10 @@ def _native() -> Backend:
     return create_backend("native")
 
 
-def _source_decoder() -> SourceDecoder:
-    decoder = _native().source_decoder()
-    assert decoder is not None
-    return decoder
+def _filler() -> Filler:
+    filler = _native().filler(threads=0)
+    assert filler is not None
+    return filler
 
 
 def decode_source(source: EncodedSource, view: View, *, for_pillow: bool = False) -> Pixels:

@@ -32,9 +32,8 @@ Capabilities
     Every backend decodes the images that it is given.  A backend that can do more returns an object where `Backend`
     returns None; the pipeline relies on nothing else:
 
-    `file_loader`     reads files and fills a batch with one call, in threads of its own; draws the views that
-                      `fastdata.views.draw` would have drawn for the same key and samples
-    `source_decoder`  reads and decodes many images with one call, with views that it is given
+    `filler`          reads and decodes many images with one call; draws their views where they are not given, as
+                      `fastdata.views.draw` would for the same key and samples
     `batch_decoder`   decodes whole batches ahead, in a pipeline and threads of its own
     `ready_batches`   hands out finished batches without reading anything
 """
@@ -45,13 +44,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import BackendUnavailable
-from fastdata.tables import EffectTable, FileBatch, Format
+from fastdata.tables import EffectTable, Recipes
 from fastdata.views.header import ImageHeader, JpegFrame, has_whole_scans
 from fastdata.views.philox import Key
 from fastdata.views.resampling import Interpolation
@@ -69,26 +68,18 @@ __all__ = [
     "BatchEffects",
     "BatchFeed",
     "BatchRequest",
-    "DecodeThreads",
     "Decoded",
     "DecodedBatches",
-    "DecodedSources",
     "Encoded",
     "Fidelity",
-    "FileBatch",
-    "FileLoader",
-    "Format",
-    "LoadedFiles",
+    "Filled",
+    "Filler",
     "ReadyBatches",
-    "SourceBatch",
-    "SourceDecoder",
 ]
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-
-Stamp: TypeAlias = tuple[int, int, int, int, int]  # a file's device, inode, size, mtime and ctime in ns
 
 Fidelity: TypeAlias = Literal["exact", "fast"]
 FIDELITIES: tuple[Fidelity, ...] = ("exact", "fast")
@@ -165,19 +156,15 @@ class Backend(ABC):
             N entries: None, or the exception that stopped that image.
         """
 
-    def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> FileLoader | None:  # noqa: A002
-        """Returns an object that reads files and fills whole batches; None if this backend has none.
+    def filler(self, plan: Plan | None = None, key: Key | None = None, *, threads: int) -> Filler | None:
+        """Returns an object that reads and decodes many images with one call; None if this backend has none.
 
         Args:
-            plan: steps for each image; its `size` is the size of all results.
-            key: seed and epoch of the views.
-            format: format of the pixels in the batch.
+            plan: steps with which it draws views, for images of which those are not given; its `size` is the size of
+                all these results.
+            key: seed and epoch of such views.
             threads: number of threads; 0 for the calling thread.
         """
-        return None
-
-    def source_decoder(self) -> SourceDecoder | None:
-        """Returns an object that reads and decodes many images with given views; None if this backend has none."""
         return None
 
     def batch_decoder(self) -> BatchDecoder | None:
@@ -195,112 +182,42 @@ class Backend(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadedFiles:
-    """Results of N images that a `FileLoader` read.
+class Filled:
+    """What became of the N images of some `Recipes`.
 
     Attributes:
-        ok: bool, (N,): True if the image is in the batch; the others are read and decoded again one by one, to find the
-            error.
-        data_bytes: int64, (N,): encoded bytes read.
+        refused: by row, why an image was not stored: a final error, or `fastdata.loaders.per_image.HandBack`: Pillow
+            decodes or refuses it.
+        read_bytes: int64, (N,): encoded bytes of each image, in the first of the rows that share it.
         read_s: seconds spent reading, summed over threads.
         decode_s: seconds spent drawing views and decoding, summed over threads.
-        records: N unpacked records if `FileBatch.kept` asked: b"" for an image that can have none, None if not made.
+        records: N unpacked records if `Recipes.kept` asked: b"" for an image that can have none, None if not made.
         cached: number of images that came from a cache of such records.
     """
 
-    ok: npt.NDArray[np.bool_]
-    data_bytes: Ints
+    refused: Mapping[int, Exception]
+    read_bytes: Ints
     read_s: float = 0.0
     decode_s: float = 0.0
     records: Sequence[bytes | None] = ()
     cached: int = 0
 
 
-class FileLoader(Protocol):
-    """Loads files into a finished batch, with one call per batch.
+class Filler(Protocol):
+    """Reads, decodes, changes and stores many images with one call, which several threads may make at once.
 
-    One that decodes unpacked records (docs/format.md) as it decodes JPEGs, and makes them where `FileBatch.kept` asks,
-    has a true attribute `reads_records`; `DataLoader(cache=…)` works with such.
+    Attributes:
+        reads_records: it decodes unpacked records (docs/format.md) as it decodes JPEGs, and makes them where
+            `Recipes.kept` asks; `DataLoader(cache=…)` works with such.
     """
 
-    def load(self, batch: FileBatch) -> LoadedFiles:
-        """Loads N images; `fastdata.tables.FileBatch` says what is given."""
+    reads_records: bool
 
-    def close(self, ended: bool) -> None:
+    def fill(self, recipes: Recipes) -> Filled:
+        """Stores N images; one that it refuses leaves its neighbours unharmed."""
+
+    def close(self, ended: bool = True) -> None:
         """Gives up its threads; waits for them if the work has ended, abandons them if one may hang in a read."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceBatch:
-    """N images in files or in memory, each with its own view and its own place.
-
-    Attributes:
-        paths: paths of the files; "" where `data` is given.
-        data: encoded bytes where there is no path, else None.
-        origins: the file that each image was read from; "" if it is not known.
-        views: views of the images, drawn for the sizes in their headers.
-        out: uint64, (N,): address of each result.
-        format: format of the stored pixels.
-        effects: effects on each image's pixels before they are stored; None for none.
-        same_as: int64, (N,): the first row of the same encoded image; such rows are adjacent.
-        store: `store(row, pixels)` applies a row's effects to contiguous RGB pixels, uint8 (height, width, 3), which
-            may change, and stores the result at its address.
-        stamps: state of the file at `origins` when it was opened; None where it is not known.
-        offsets, lengths, crcs, kept: as in `FileBatch`, in the first rows of images.
-    """
-
-    paths: Sequence[str]
-    data: Sequence[bytes | None]
-    origins: Sequence[str]
-    views: Views
-    out: npt.NDArray[np.uint64]
-    format: Format
-    effects: EffectTable | None
-    same_as: Ints
-    store: Callable[[int, Pixels], None]
-    stamps: Sequence[Stamp | None] | None = None
-    offsets: Ints | None = None
-    lengths: Ints | None = None
-    crcs: Ints | None = None
-    kept: npt.NDArray[np.bool_] | None = None
-
-
-class DecodedSources(NamedTuple):
-    """Results of N images that a `SourceDecoder` decoded.
-
-    Attributes:
-        errors: N entries: None, a final error, or `fastdata.loaders.per_image.HandBack`: Pillow decodes or refuses it.
-        read_bytes: int64, (N,): encoded bytes of each image, in the first of the rows that share it.
-        cached, records: as of `LoadedFiles`.
-    """
-
-    errors: Sequence[Exception | None]
-    read_bytes: Ints
-    cached: int = 0
-    records: Sequence[bytes | None] = ()
-
-
-class DecodeThreads(Protocol):
-    """Threads that a `SourceDecoder` made."""
-
-    def close(self) -> object:
-        """Ends the threads and waits for them."""
-
-    def abandon(self) -> None:
-        """Gives up threads of which one may hang; waits for none."""
-
-
-class SourceDecoder(Protocol):
-    """Decodes images in files or in memory to given addresses, each with its own view, with one call.
-
-    `reads_records` is as of a `FileLoader`, by `SourceBatch.kept`.
-    """
-
-    def pool(self, threads: int) -> DecodeThreads:
-        """Returns threads for `decode_sources`; the caller closes them."""
-
-    def decode_sources(self, batch: SourceBatch, *, pool: Any = None) -> DecodedSources:
-        """Decodes N images, in threads that `pool` made; None decodes in the calling thread."""
 
 
 @dataclass(frozen=True, kw_only=True)

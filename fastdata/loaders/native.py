@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
-from fastdata.jpeg_index.find import Indexes, open_indexes
+from fastdata.jpeg_index.find import open_indexes
 from fastdata.loaders import resample
-from fastdata.loaders.backend import Backend, DecodedSources, Encoded, Fidelity, LoadedFiles, Pixels, SourceBatch
+from fastdata.loaders.backend import Backend, Encoded, Fidelity, Filled, Pixels
 from fastdata.loaders.per_image import HandBack, by_pillow
-from fastdata.native import BatchLoader, Core, NativeMissing, OneImage, PassOrder, Pool, Records, Results, Status
+from fastdata.native import Core, NativeMissing, OneImage, Options, PassOrder, Pool, Results, Status
 from fastdata.system.installed import install_command
-from fastdata.tables import FileBatch, Format
+from fastdata.tables import Format, Recipes
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 from fastdata.views.to_native import geometry
 from fastdata.views.view import View, Views
 
-__all__ = ["NativeBackend", "NativeFileLoader"]
+__all__ = ["NativeBackend", "NativeFiller"]
 
 _PIXELS = Format()
 _one_image = OneImage()
@@ -41,7 +42,6 @@ class NativeBackend(Backend):
     def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         super().__init__(fidelity=fidelity)
         self._core, self._order = _exact_core()
-        self._indexes = Indexes([])
 
     @classmethod
     def version(cls) -> str:
@@ -68,98 +68,55 @@ class NativeBackend(Backend):
         self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
     ) -> dict[int, Exception | None]:
         """Decodes some rows by the core; returns for each None, an error that is final, or HandBack."""
-        results = self._core.decode(
-            np.array([_address(images[row].data) for row in rows], np.uint64),
-            np.array([len(images[row].data) for row in rows], np.int64),
-            Views.of([views[row] for row in rows]).columns,
-            np.array([out[row].ctypes.data for row in rows], np.uint64),
-            format=_PIXELS,
+        results = self._core.fill(
+            Recipes(
+                data=[images[row].data for row in rows],
+                windows=Views.of([views[row] for row in rows]).columns,
+                format=_PIXELS,
+                out=np.array([out[row].ctypes.data for row in rows], np.uint64),
+            ),
             options=resample.options_for(self._order, self.fidelity),
         )
         return {row: _error_of(results, at) for at, row in enumerate(rows)}
 
-    reads_records = True
-
-    def source_decoder(self) -> NativeBackend:
-        self._indexes = open_indexes()  # once for an epoch
-        return self
-
-    def pool(self, threads: int) -> Pool:
-        """Returns threads for `decode_sources`; see `fastdata.loaders.backend.SourceDecoder`."""
-        return Pool(self._core, threads)
-
-    def decode_sources(self, batch: SourceBatch, *, pool: Pool | None = None) -> DecodedSources:
-        """Decodes N images in files or in memory; see `fastdata.loaders.backend.SourceDecoder`."""
-        given = [np.frombuffer(each, np.uint8) if each else None for each in batch.data]
-        indexes = self._indexes.of(batch.origins)
-        read_bytes = np.zeros(len(batch.paths), np.int64)
-        records = Records(self._core.library, batch.kept, len(batch.paths))
-        results = self._core.decode(
-            np.array([0 if each is None else each.ctypes.data for each in given], np.uint64),
-            np.array([0 if each is None else each.size for each in given], np.int64),
-            batch.views.columns,
-            batch.out,
-            format=batch.format,
-            options=resample.options_for(self._order, self.fidelity),
-            pool=pool,
-            paths=batch.paths,
-            same_as=batch.same_as if self.fidelity == "exact" else None,  # "fast" decodes each view at its own scale
-            read_bytes=read_bytes,
-            effects=batch.effects,
-            indexes=indexes,
-            ranges=(batch.offsets, batch.lengths, batch.crcs),
-            records=records,
-        )
-        self._indexes.note(indexes)
-        errors = [_error_of(results, at) for at in range(len(batch.paths))]
-        return DecodedSources(errors, read_bytes, records=records.taken())
-
-    def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> NativeFileLoader:  # noqa: A002
-        pool = self.pool(threads) if threads else None
-        return NativeFileLoader(self.core_loader(plan, key, format=format, pool=pool), pool)
-
-    def core_loader(self, plan: Plan, key: Key, *, format: Format, pool: Pool | None) -> BatchLoader:  # noqa: A002
-        """Returns the core's own loader for a plan, whose images have one size."""
-        assert plan.size is not None
-        return BatchLoader(
-            self._core,
-            pool,
-            geometry=geometry(plan.ops, key),
-            format=format,
-            options=resample.options_for(self._order, self.fidelity),
-            size=plan.size,
-        )
+    def filler(self, plan: Plan | None = None, key: Key | None = None, *, threads: int) -> NativeFiller:
+        return NativeFiller(self._core, resample.options_for(self._order, self.fidelity), plan, key, threads=threads)
 
 
-class NativeFileLoader:
-    """A file loader by the native core; see `fastdata.loaders.backend.FileLoader`.
-
-    Args:
-        loader: the core's loader.
-        pool: the loader's threads, which this object closes; None for the calling thread.
-    """
+class NativeFiller:
+    """Many images with a call of the native core; see `fastdata.loaders.backend.Filler` and `Backend.filler`."""
 
     reads_records = True
 
-    def __init__(self, loader: BatchLoader, pool: Pool | None) -> None:
-        self._loader, self._pool = loader, pool
+    def __init__(self, core: Core, options: Options, plan: Plan | None, key: Key | None, *, threads: int) -> None:
+        self._core, self._options = core, options
+        self._geometry = geometry(plan.ops, key) if plan is not None and key is not None else None
+        self._size = (plan.size if plan is not None else None) or (0, 0)
+        self._pool = Pool(core, threads) if threads else None
         self._indexes = open_indexes()
 
-    def load(self, batch: FileBatch) -> LoadedFiles:
-        indexes = self._indexes.of(batch.paths, batch.offsets)
-        loaded = self._loader.load(batch, indexes=indexes)
+    def fill(self, recipes: Recipes) -> Filled:
+        files = recipes.origins if recipes.origins is not None else recipes.paths
+        indexes = None if files is None else self._indexes.of(files, recipes.offsets)
+        if self._options.fast:  # which decodes each view at its own scale
+            recipes = replace(recipes, same_as=None)
+        results = self._core.fill(
+            recipes, options=self._options, pool=self._pool, geometry=self._geometry, size=self._size, indexes=indexes
+        )
         self._indexes.note(indexes)
-        return LoadedFiles(
-            ok=loaded.results.statuses == Status.OK,
-            data_bytes=loaded.data_bytes,
-            read_s=loaded.read_s,
-            decode_s=loaded.decode_s,
-            records=loaded.records,
+        refused = {row: _error_of(results, row) for row in np.flatnonzero(results.statuses != Status.OK).tolist()}
+        return Filled(
+            refused={row: error for row, error in refused.items() if error is not None},
+            read_bytes=results.read_bytes,
+            read_s=results.read_s,
+            decode_s=results.decode_s,
+            records=results.records,
         )
 
-    def close(self, ended: bool) -> None:
-        if self._pool is not None:
-            (self._pool.close if ended else self._pool.abandon)()
+    def close(self, ended: bool = True) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            (pool.close if ended else pool.abandon)()
 
 
 def _exact_core() -> tuple[Core, PassOrder]:
@@ -167,10 +124,6 @@ def _exact_core() -> tuple[Core, PassOrder]:
         return resample.exact_core()
     except NativeMissing as error:
         raise NativeBackend.unavailable(error) from error
-
-
-def _address(data: bytes) -> int:
-    return np.frombuffer(data, np.uint8).ctypes.data
 
 
 def _error_of(results: Results, at: int) -> Exception | None:

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Backend, Encoded, Pixels
+from fastdata.native import load
+from fastdata.tables import Recipes
 from fastdata.views.header import parse_header
 from fastdata.views.view import View
 
-__all__ = ["HandBack", "PerImageBackend", "asking_pillow", "by_pillow", "inspect", "is_asking_pillow"]
+__all__ = ["HandBack", "PerImageBackend", "asking_pillow", "by_pillow", "inspect", "is_asking_pillow", "store"]
 
 
 class _Asking(threading.local):
@@ -67,6 +69,16 @@ def by_pillow(image: Encoded, view: View, out: Pixels, refusal: Exception | None
     except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
         return error
     return None
+
+
+def store(recipes: Recipes, row: int, pixels: Pixels) -> None:
+    """Does a row's effects to contiguous RGB pixels (height, width, 3), and stores them at its place; for fillers.
+
+    Raises:
+        NativeMissing: there is no native core, which does it.
+    """
+    effects = None if recipes.effects is None else recipes.effects[row : row + 1]
+    load().convert(pixels, int(recipes.out[row]), recipes.format, effects)
 
 
 class PerImageBackend(Backend):

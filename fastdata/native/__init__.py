@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from fastdata.native.abi import COp, IndexUse, NativeMissing, OpKind, PassOrder, Status
 from fastdata.native.core import Core, Pool, available, load
-from fastdata.native.describe import Geometry, JpegIndexes, Loaded, Options, Records, Results
-from fastdata.native.loaders import ArrayLoader, BatchLoader, FileReader
+from fastdata.native.describe import Geometry, JpegIndexes, Options, Results
 from fastdata.native.one_at_a_time import OneImage, OneView
+from fastdata.native.read import FileReader
 
 __all__ = [
-    "ArrayLoader",
     "COp",
-    "BatchLoader",
     "Core",
     "FileReader",
     "Geometry",
     "IndexUse",
     "JpegIndexes",
-    "Loaded",
     "NativeMissing",
     "OneImage",
     "OneView",
@@ -29,7 +26,6 @@ __all__ = [
     "Options",
     "PassOrder",
     "Pool",
-    "Records",
     "Results",
     "Status",
     "available",

@@ -12,12 +12,11 @@ from typing import Any
 __all__ = [
     "MESSAGE_BYTES",
     "READS_PNGS",
-    "CArrays",
-    "CFiles",
+    "CArray",
     "CFormat",
     "CGeometry",
-    "CImages",
     "CIndexes",
+    "CRecipes",
     "CViews",
     "COp",
     "COptions",
@@ -33,7 +32,7 @@ MESSAGE_BYTES = 128
 
 READS_PNGS = 1  # a bit of fd_features
 
-_ABI_VERSION = 22
+_ABI_VERSION = 23
 
 
 class NativeMissing(Exception):
@@ -83,7 +82,6 @@ class OpKind(IntEnum):
 
 
 _i32, _i64, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
-_EFFECTS: list[tuple[str, Any]] = [("effects", _pointer), ("effects_per_image", _i64)]
 
 
 class CFormat(ctypes.Structure):
@@ -117,24 +115,6 @@ class CViews(ctypes.Structure):
     _fields_ = [(name, _pointer) for name in ("windows_px", "resizes_px", "crops_px", "flips", "filters", "outside")]
 
 
-class CImages(ctypes.Structure):
-    """fd_images."""
-
-    _fields_ = [
-        ("count", _i64),
-        ("paths", ctypes.c_char_p),
-        ("paths_bytes", _i64),
-        *((name, _pointer) for name in ("data", "data_bytes", "same_as", "read_bytes")),
-        ("views", CViews),
-        ("out", _pointer),
-        ("statuses", _pointer),
-        ("messages", _pointer),
-        *_EFFECTS,
-        ("indexes", _pointer),
-        *((name, _pointer) for name in ("offsets", "lengths", "crcs", "kept", "records", "record_bytes")),
-    ]
-
-
 class COp(ctypes.Structure):
     """fd_op."""
 
@@ -156,40 +136,32 @@ class CGeometry(ctypes.Structure):
     _fields_ = [("ops", ctypes.POINTER(COp)), ("op_count", _i64), ("key", ctypes.c_uint32 * 2)]
 
 
-class CFiles(ctypes.Structure):
-    """fd_files."""
+class CArray(ctypes.Structure):
+    """fd_array."""
 
     _fields_ = [
-        ("count", _i64),
-        ("paths", ctypes.c_char_p),
-        ("paths_bytes", _i64),
-        *((name, _pointer) for name in ("offsets", "lengths", "crcs", "indices", "occurrences", "given", "out")),
-        ("out_stride_bytes", _i64),
-        ("out_size_px", _i32 * 2),
-        *((name, _pointer) for name in ("statuses", "messages", "data_bytes")),
-        ("read_ns", _i64),
-        ("decode_ns", _i64),
-        *_EFFECTS,
-        *((name, _pointer) for name in ("indexes", "kept", "records", "record_bytes")),
-    ]
-
-
-class CArrays(ctypes.Structure):
-    """fd_arrays."""
-
-    _fields_ = [
-        ("count", _i64),
         ("memory", _pointer),
         *((name, _i64) for name in ("memory_bytes", "first_byte")),
         ("strides_bytes", _i64 * 4),
         ("images", _i64),
         *((name, _i32) for name in ("width", "height", "channels", "reserved")),
-        *((name, _pointer) for name in ("rows", "indices", "occurrences", "given", "out")),
-        ("out_stride_bytes", _i64),
+    ]
+
+
+class CRecipes(ctypes.Structure):
+    """fd_recipes."""
+
+    _fields_ = [
+        ("count", _i64),
+        ("paths", ctypes.c_char_p),
+        ("paths_bytes", _i64),
+        *((name, _pointer) for name in ("offsets", "lengths", "crcs", "data", "data_bytes", "array", "rows")),
+        *((name, _pointer) for name in ("same_as", "indexes", "views", "indices", "occurrences", "given")),
         ("out_size_px", _i32 * 2),
-        *((name, _pointer) for name in ("statuses", "messages")),
-        ("decode_ns", _i64),
-        *_EFFECTS,
+        *((name, _pointer) for name in ("out", "effects")),
+        ("effects_per_image", _i64),
+        *((name, _pointer) for name in ("kept", "statuses", "messages", "read_bytes", "records", "record_bytes")),
+        *((name, _i64) for name in ("read_ns", "decode_ns")),
     ]
 
 
@@ -239,12 +211,10 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_pool_create": (pointer, [i32]),
         "fd_pool_destroy": (None, [pointer]),
         "fd_pool_abandon": (None, [pointer]),
-        "fd_load": (None, [pointer] * 5),
+        "fd_fill": (None, [pointer] * 5),
         "fd_read": (None, [pointer] * 5),
         "fd_has_whole_scans": (i32, [pointer, i64, i64, i32]),
-        "fd_load_arrays": (None, [pointer] * 5),
         "fd_draw_views": (i64, [i64, *[pointer] * 6]),
-        "fd_decode": (None, [pointer] * 4),
         "fd_resize": (i32, [pointer, i64, i32, i64, *[pointer] * 4]),
         "fd_index": (i32, [pointer, i64, i32, *[pointer] * 3]),
         "fd_unpack": (i32, [pointer, i64, pointer, i32, *[pointer] * 2]),

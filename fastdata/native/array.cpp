@@ -1,15 +1,9 @@
 #include "array.h"
 
-#include "batch.h"
 #include "buffer.h"
-#include "guard.h"
-#include "image.h"
 #include "kernels.h"
-#include "output.h"
-#include "views.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -23,31 +17,20 @@ constexpr int64_t kMostBytes = int64_t{1} << 60;
 constexpr int kMostSide = 1 << 24;
 
 // True when every pixel of the array lies in its memory.
-bool is_inside(const fd_arrays &arrays) {
-    const int64_t counts[4] = {arrays.images, arrays.height, arrays.width, arrays.channels};
-    int64_t low = arrays.first_byte, high = arrays.first_byte;
-    if (arrays.memory_bytes <= 0 || arrays.memory_bytes > kMostBytes || low < 0 || low >= arrays.memory_bytes)
+bool is_inside(const fd_array &array) {
+    const int64_t counts[4] = {array.images, array.height, array.width, array.channels};
+    int64_t low = array.first_byte, high = array.first_byte;
+    if (array.memory_bytes <= 0 || array.memory_bytes > kMostBytes || low < 0 || low >= array.memory_bytes)
         return false;
     for (size_t axis = 0; axis < 4; ++axis) {
-        const int64_t steps = counts[axis] - 1, stride = arrays.strides_bytes[axis];
+        const int64_t steps = counts[axis] - 1, stride = array.strides_bytes[axis];
         if (steps == 0 || stride == 0)
             continue;
-        if (stride < -kMostBytes || std::abs(stride) > arrays.memory_bytes / steps) // the product may not wrap
+        if (stride < -kMostBytes || std::abs(stride) > array.memory_bytes / steps) // the product may not wrap
             return false;
         (stride < 0 ? low : high) += steps * stride;
     }
-    return low >= 0 && high < arrays.memory_bytes;
-}
-
-bool is_valid(const fd_arrays &arrays, const fd_format &format) {
-    const int64_t width = arrays.out_size_px[0], height = arrays.out_size_px[1];
-    const bool image = arrays.images > 0 && 0 < arrays.width && arrays.width <= kMostSide && 0 < arrays.height &&
-                       arrays.height <= kMostSide && (arrays.channels == 1 || arrays.channels == 3);
-    return arrays.memory != nullptr && image && is_inside(arrays) && arrays.rows != nullptr &&
-           arrays.indices != nullptr && arrays.occurrences != nullptr && arrays.out != nullptr && 0 < width &&
-           width <= kMostSide && 0 < height && height <= kMostSide &&
-           arrays.out_stride_bytes >= width * height * format.channels * format.element && is_dense(format) &&
-           are_valid(arrays.effects, arrays.effects_per_image, arrays.count);
+    return low >= 0 && high < array.memory_bytes;
 }
 
 // Its bytes in memory are red, green, blue and 0.
@@ -75,75 +58,29 @@ void gather_row(const uint8_t *from, int64_t column_stride, int64_t channel_stri
     copy(column_stride);
 }
 
-Rows gather(const fd_arrays &arrays, int64_t row, const Box &window) {
+} // namespace
+
+bool is_valid(const fd_array &array) {
+    return array.memory != nullptr && array.images > 0 && 0 < array.width && array.width <= kMostSide &&
+           0 < array.height && array.height <= kMostSide && (array.channels == 1 || array.channels == 3) &&
+           is_inside(array);
+}
+
+Rows gather(const fd_array &array, int64_t row, const Box &window) {
     static thread_local Buffer memory;
-    const int64_t *const strides = arrays.strides_bytes;
+    const int64_t *const strides = array.strides_bytes;
     const ptrdiff_t stride = static_cast<ptrdiff_t>(window.width()) * kPixelBytes;
     uint8_t *const pixels = memory.take(static_cast<size_t>(stride) * static_cast<size_t>(window.height())).data();
     const uint8_t *from =
-        arrays.memory + arrays.first_byte + row * strides[0] + window.top * strides[1] + window.left * strides[2];
+        array.memory + array.first_byte + row * strides[0] + window.top * strides[1] + window.left * strides[2];
     for (int y = 0; y < window.height(); ++y)
-        gather_row(from + y * strides[1], strides[2], strides[3], window.width(), arrays.channels, pixels + y * stride);
+        gather_row(from + y * strides[1], strides[2], strides[3], window.width(), array.channels, pixels + y * stride);
     return {pixels, stride, window.width(), window.height()};
 }
 
-// Everything that the images of one call share.
-struct Loading {
-    const fd_arrays &arrays;
-    std::span<const fd_op> ops;
-    const fd_geometry &geometry;
-    const fd_format &format;
-    const fd_options &options;
-
-    int32_t load(int64_t item) const {
-        const int64_t row = arrays.rows[item];
-        put_message(arrays.messages, item, "");
-        if (row < 0 || row >= arrays.images)
-            return FD_BAD_REQUEST;
-        View view;
-        const Draw draw = Draw::of(geometry, item, arrays.indices, arrays.occurrences, arrays.given);
-        if (!draw_view(ops, arrays.width, arrays.height, draw, view))
-            return FD_NO_VIEW;
-        if (!view.is_valid() || !view.window.is_inside(arrays.width, arrays.height) ||
-            view.crop.width() != arrays.out_size_px[0] || view.crop.height() != arrays.out_size_px[1])
-            return FD_BAD_REQUEST;
-        const Rows window = gather(arrays, row, view.window);
-        uint8_t *const out = arrays.out + item * arrays.out_stride_bytes;
-        const Effects effects = effects_of(arrays.effects, arrays.effects_per_image, item);
-        return ImageDecoder::of_this_thread().resize(window, view, {out, format, effects}, options);
-    }
-};
-
-// Images that one thread takes at a time, so that small ones do not cost a look at the pool each.
-int64_t images_at_once(const fd_arrays &arrays) {
-    const int64_t pixels =
-        std::max(int64_t{arrays.out_size_px[0]} * arrays.out_size_px[1], int64_t{arrays.width} * arrays.height);
+int64_t images_at_once(const fd_array &array, const int32_t out_size_px[2]) {
+    const int64_t pixels = std::max(int64_t{out_size_px[0]} * out_size_px[1], int64_t{array.width} * array.height);
     return std::max<int64_t>(1, kPixelsAtOnce / pixels);
-}
-
-} // namespace
-
-void load_arrays(Pool *pool, fd_arrays &arrays, const fd_geometry &geometry, const fd_format &format,
-                 const fd_options &options) {
-    const int32_t status = guarded([&]() -> int32_t {
-        if (!is_valid(format) || !is_valid(options) || !is_valid(geometry) || !is_valid(arrays, format))
-            return FD_BAD_REQUEST;
-        const Loading loading{
-            arrays, {geometry.ops, static_cast<size_t>(geometry.op_count)}, geometry, format, options};
-        const int64_t at_once = images_at_once(arrays);
-        std::atomic<int64_t> decode_ns{0};
-        run(pool, (arrays.count + at_once - 1) / at_once, [&](int64_t part) {
-            const int64_t began = now_ns();
-            const int64_t end = std::min(arrays.count, (part + 1) * at_once);
-            for (int64_t item = part * at_once; item < end; ++item)
-                arrays.statuses[item] = guarded([&] { return loading.load(item); });
-            decode_ns += now_ns() - began;
-        });
-        arrays.decode_ns = decode_ns;
-        return FD_OK;
-    });
-    if (status != FD_OK) // nothing was done
-        std::fill_n(arrays.statuses, arrays.count, status);
 }
 
 } // namespace fastdata

@@ -3,12 +3,17 @@
 
 #include "fastdata_native.h"
 
-#include "pool.h"
+#include "resample.h"
 
 namespace fastdata {
 
-// Writes a status for each image.  pool: who works; null for the calling thread.
-void load_arrays(Pool *pool, fd_arrays &arrays, const fd_geometry &geometry, const fd_format &format,
-                 const fd_options &options);
+bool is_valid(const fd_array &array);
+
+// A window of one image as 4-byte pixels, valid until this thread's next call.
+Rows gather(const fd_array &array, int64_t row, const Box &window);
+
+// Images that one thread takes at a time, so that small ones do not cost a look at the pool each.
+// out_size_px: of the results; 0 where their sizes differ.
+int64_t images_at_once(const fd_array &array, const int32_t out_size_px[2]);
 
 } // namespace fastdata

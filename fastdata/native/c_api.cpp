@@ -1,7 +1,6 @@
 // The C interface: checks what comes in, lets nothing escape.
 #include "fastdata_native.h"
 
-#include "array.h"
 #include "batch.h"
 #include "buffer.h"
 #include "guard.h"
@@ -76,26 +75,17 @@ void fd_pool_abandon(fd_pool *pool) {
     pool->pool.abandon(); // a call in progress still refers to what is in it
 }
 
-void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry, const fd_format *format,
+void fd_fill(fd_pool *pool, fd_recipes *recipes, const fd_geometry *geometry, const fd_format *format,
              const fd_options *options) {
-    load_batch(inside(pool), *files, *geometry, *format, *options);
+    fill(inside(pool), *recipes, geometry, *format, *options);
 }
 
 int32_t fd_has_whole_scans(const uint8_t *data, int64_t data_bytes, int64_t scan_at, int32_t one_scan) {
     return has_whole_scans({data, static_cast<size_t>(data_bytes)}, static_cast<size_t>(scan_at), one_scan != 0);
 }
 
-void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t *const *data, uint8_t *whole) {
-    read_batch(inside(pool), *files, *options, data, whole);
-}
-
-void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,
-                    const fd_options *options) {
-    load_arrays(inside(pool), *arrays, *geometry, *format, *options);
-}
-
-void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *format, const fd_options *options) {
-    decode_batch(inside(pool), *images, *format, *options);
+void fd_read(fd_pool *pool, fd_recipes *recipes, const fd_options *options, uint8_t *const *data, uint8_t *whole) {
+    read_files(inside(pool), *recipes, *options, data, whole);
 }
 
 int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *occurrences,

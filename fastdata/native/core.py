@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.native.abi import MESSAGE_BYTES, READS_PNGS, CImages, NativeMissing, Status, open_library
-from fastdata.native.describe import (
-    Effects,
-    Geometry,
-    JpegIndexes,
-    Options,
-    Records,
-    Results,
-    format_to_c,
-    joined,
-    windows_to_c,
-)
-from fastdata.tables import EffectTable, Format, Windows
+from fastdata.native.abi import MESSAGE_BYTES, READS_PNGS, NativeMissing, Status, open_library
+from fastdata.native.describe import Effects, Geometry, JpegIndexes, Options, Results, format_to_c, windows_to_c
+from fastdata.native.recipes_call import RecipesCall
+from fastdata.tables import EffectTable, Format, Recipes, Windows
 
 __all__ = ["Core", "Pool", "available", "load"]
 
@@ -93,65 +82,35 @@ class Core:
             raise ValueError(f"sizes or geometry make no sense: {sizes_px.tolist()}")
         return drawn, row
 
-    def decode(
+    def fill(
         self,
-        data: npt.NDArray[np.uint64],
-        data_bytes: npt.NDArray[np.int64],
-        windows: Windows,
-        out: npt.NDArray[np.uint64],
+        recipes: Recipes,
         *,
-        format: Format,  # noqa: A002 - the C interface's word
         options: Options,
         pool: Pool | None = None,
-        paths: Sequence[str | os.PathLike[str]] | None = None,
-        same_as: Ints | None = None,
-        read_bytes: Ints | None = None,
-        effects: EffectTable | None = None,
+        geometry: Geometry | None = None,
+        size: tuple[int, int] = (0, 0),
         indexes: JpegIndexes | None = None,
-        ranges: Sequence[Ints | None] = (None, None, None),
-        records: Records | None = None,
     ) -> Results:
-        """Decodes N images to given addresses.
+        """Reads, decodes, resizes, changes and stores N images; each window of a given view lies inside its image.
 
         Args:
-            data: uint64, (N,): addresses of the encoded bytes, valid during the call; 0 where a path is given.
-            data_bytes: int64, (N,): lengths of the encoded bytes.
-            windows: views of the N images; each window lies inside its image.
-            out: uint64, (N,): addresses for the results, each of the crop's height x width x channels elements.
-            format: format of the stored pixels.
+            recipes: the images; of `origins` and `stamps` the core knows nothing.
             options: options of decoding.
-            pool: threads that decode; None for the calling thread.
-            paths: paths of images to read from files; "" where data is given; None if data is given for all.
-            same_as: int64, (N,): the first row of the same encoded image, which is then decoded once; such rows
-                must be adjacent.  None if all differ.
-            read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.
-            effects: effects on each image's pixels before they are stored, (N, any number); None for none.
+            pool: threads that work; None for the calling thread.
+            geometry: steps with which views are drawn; None where they are given.
+            size: (height, width) of every image whose view is drawn.
             indexes: indexes of JPEGs, if there are some; for one encoded image that of its first row is used.
-            ranges: offsets, lengths and CRC-32Cs of images in files, int64, (N,), as in `fastdata.tables.FileBatch`.
-            records: unpacked records that are to be made, of first rows; None for none.
         """
-        count = len(windows.window_px)
-        described = Effects(effects, count)
-        results = Results.empty(count)
-        names = joined(paths) if paths is not None else None
-        same, read, *places_in_files = (_data(each, count) for each in (same_as, read_bytes, *ranges))
-        kinds = (data, np.uint64), (data_bytes, np.int64), (out, np.uint64), (results.statuses, np.int32)
-        columns: list[npt.NDArray[Any]] = [np.ascontiguousarray(column, kind) for column, kind in kinds]
-        seen = windows.contiguous()
-        if any(len(column) != count for column in (*columns, *seen)):
-            raise ValueError(f"columns of {[len(column) for column in (*columns, *seen)]} rows for {count} windows")
-        given, places = ([column.ctypes.data for column in some] for some in (columns[:2], columns[2:]))
-        indexes_c = None if indexes is None else indexes.to_c(count)
-        ends = ctypes.addressof(results.messages), *described.to_c(), _address(indexes_c), *places_in_files
-        kept = (None,) * 3 if records is None else records.to_c()
-        images = CImages(count, names, len(names or b""), *given, same, read, windows_to_c(seen), *places, *ends, *kept)
-        self.library.fd_decode(
+        call = RecipesCall(self.library, recipes, size=size, indexes=indexes)
+        self.library.fd_fill(
             pool.handle if pool is not None else None,
-            ctypes.byref(images),
-            ctypes.byref(format_to_c(format)),
+            ctypes.addressof(call.struct),
+            geometry.pointer if geometry is not None else None,
+            ctypes.byref(format_to_c(recipes.format)),
             ctypes.byref(options.to_c()),
         )
-        return results
+        return call.results()
 
     def philox(
         self,
@@ -328,17 +287,6 @@ def _load_once() -> Core | str:  # why it is missing; an exception would keep it
         return Core(open_library())
     except NativeMissing as missing:
         return str(missing)
-
-
-def _data(column: Ints | None, count: int) -> int | None:
-    """Address of a column that may be left out."""
-    if column is not None and (len(column) != count or column.dtype != np.int64):
-        raise ValueError(f"same_as, read_bytes and ranges must be int64 of {count} rows")
-    return None if column is None else column.ctypes.data
-
-
-def _address(struct: ctypes.Structure | None) -> int | None:
-    return None if struct is None else ctypes.addressof(struct)
 
 
 def _check(status: int, what: str) -> None:

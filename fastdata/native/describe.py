@@ -28,9 +28,7 @@ __all__ = [
     "Effects",
     "Geometry",
     "JpegIndexes",
-    "Loaded",
     "Options",
-    "Records",
     "Results",
     "format_to_c",
     "joined",
@@ -108,10 +106,19 @@ class Results:
     Attributes:
         statuses: int32, (N,), values of `Status`.
         messages: the core's error messages, MESSAGE_BYTES for each; see `reason`.
+        read_bytes: int64, (N,): encoded bytes of each image, in the first of the rows that share it.
+        read_s: seconds spent reading, summed over threads.
+        decode_s: seconds spent on everything else, likewise.
+        records: N unpacked records where those were asked for: b"" of an image that can have none, None where none was
+            made.
     """
 
     statuses: npt.NDArray[np.int32]
     messages: ctypes.Array[ctypes.c_char]
+    read_bytes: Ints
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    records: Sequence[bytes | None] = ()
 
     def reason(self, row: int) -> str:
         """Returns why an image failed, in words."""
@@ -122,7 +129,8 @@ class Results:
     @classmethod
     def empty(cls, count: int) -> Results:
         """Allocates memory for N results."""
-        return cls(np.zeros(count, np.int32), ctypes.create_string_buffer(max(1, count * MESSAGE_BYTES)))
+        messages = ctypes.create_string_buffer(max(1, count * MESSAGE_BYTES))
+        return cls(np.zeros(count, np.int32), messages, np.zeros(count, np.int64))
 
 
 class Geometry:
@@ -136,63 +144,6 @@ class Geometry:
     def __init__(self, ops: Sequence[COp], key: tuple[int, int]) -> None:
         self._struct = CGeometry((COp * len(ops))(*ops), len(ops), key)
         self.pointer = ctypes.addressof(self._struct)
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """The results of N images that were read from files.
-
-    Attributes:
-        results: outcome for each image.
-        data_bytes: int64, (N,): encoded bytes read.
-        read_s: seconds spent reading, summed over threads.
-        decode_s: seconds spent drawing views and decoding, summed over threads.
-        records: N unpacked records where those were asked for: b"" of an image that can have none, None where none was
-            made.
-    """
-
-    results: Results
-    data_bytes: Ints
-    read_s: float
-    decode_s: float
-    records: Sequence[bytes | None] = ()
-
-
-class Records:
-    """Unpacked records that the core is to make of some of N images.
-
-    Args:
-        library: the core's functions.
-        kept: bool, (N,): the images; None for none.
-        count: N.
-    """
-
-    def __init__(self, library: ctypes.CDLL, kept: npt.NDArray[np.bool_] | None, count: int) -> None:
-        self._free, self._kept = library.fd_free, None if kept is None else np.ascontiguousarray(kept, np.uint8)
-        self._made = (ctypes.c_void_p * (0 if kept is None else count))()
-        self._bytes = np.zeros(len(self._made), np.int64)
-
-    def to_c(self) -> tuple[int | None, int | None, int | None]:
-        """Returns the members `kept`, `records` and `record_bytes` of a C struct."""
-        if self._kept is None:
-            return None, None, None
-        return self._kept.ctypes.data, ctypes.addressof(self._made), self._bytes.ctypes.data
-
-    def taken(self) -> tuple[bytes | None, ...]:
-        """Returns the records, and frees the core's memory: b"" of an image that can have none, None if none was made.
-
-        () if none was asked for.
-        """
-        taken: list[bytes | None] = []
-        for memory, size in zip(self._made, self._bytes.tolist(), strict=True):
-            if memory is None:
-                taken.append(b"" if size < 0 else None)
-                continue
-            try:
-                taken.append(ctypes.string_at(memory, size))
-            finally:
-                self._free(memory)
-        return tuple(taken)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 22
+#define FD_ABI_VERSION 23
 
 /* What became of one image. */
 enum fd_status {
@@ -144,31 +144,6 @@ typedef struct {
     uint8_t *outside; /* (N, 4): fd_padding, and the levels of FD_CONSTANT */
 } fd_views;
 
-/* N images, encoded in memory or in files.  Columns have N rows. */
-typedef struct {
-    int64_t count;
-    const char *paths; /* N strings one after the other, each ended by NUL; "" where data is given; NULL: all is data */
-    int64_t paths_bytes;
-    const uint8_t *const *data;
-    const int64_t *data_bytes;
-    const int64_t *same_as; /* (N,): the first row of the same encoded image, which is then decoded once; such rows are
-                               neighbours; NULL: all differ */
-    int64_t *read_bytes;    /* result, (N,): encoded bytes of each image, in its first row; may be NULL */
-    fd_views views;
-    void *const *out;         /* each of crop height x crop width x channels elements */
-    int32_t *statuses;        /* (N,): fd_status */
-    char *messages;           /* (N, FD_MESSAGE_BYTES), NUL-terminated; empty where the status says it all */
-    const fd_effect *effects; /* (N, effects_per_image), in order; NULL if that is 0 */
-    int64_t effects_per_image;
-    const fd_indexes *indexes; /* NULL: there are none */
-    const int64_t *offsets;    /* of images in files, in their first rows: as in fd_files */
-    const int64_t *lengths;
-    const int64_t *crcs;
-    const uint8_t *kept; /* in first rows: as in fd_files, also of images in memory */
-    uint8_t **records;
-    int64_t *record_bytes;
-} fd_images;
-
 #define FD_MESSAGE_BYTES 128
 
 /* One step of a transform's geometry; see views/plan.py.  Sizes are in pixels, ranges are (from, to). */
@@ -211,38 +186,9 @@ typedef struct {
  * the number of the filter among the step's.  Rows of them are (op_count, FD_GIVEN_NUMBERS). */
 #define FD_GIVEN_NUMBERS 5
 
-/* N encoded images in files, and the batch they go to.  Columns have N rows. */
+/* An array of equally large images.  Byte 0 of its memory may be before its first pixel, since strides may be negative.
+ */
 typedef struct {
-    int64_t count;
-    const char *paths; /* N strings one after the other, each ended by NUL */
-    int64_t paths_bytes;
-    const int64_t *offsets; /* of each image in its file; NULL: the file begins with it */
-    const int64_t *lengths; /* -1, and NULL for all: up to the end of the file */
-    const int64_t *crcs;    /* CRC-32C of each; -1, and NULL for all: not known */
-    const int64_t *indices; /* what views are drawn for */
-    const int64_t *occurrences;
-    const int64_t *given; /* (N, op_count, FD_GIVEN_NUMBERS); NULL: views are drawn here */
-    uint8_t *out;         /* image i at out + i x out_stride_bytes */
-    int64_t out_stride_bytes;
-    int32_t out_size_px[2];   /* width and height of every image */
-    int32_t *statuses;        /* fd_status */
-    char *messages;           /* as in fd_images */
-    int64_t *data_bytes;      /* bytes read */
-    int64_t read_ns;          /* result: time spent reading, summed over threads */
-    int64_t decode_ns;        /* result: the same for decoding */
-    const fd_effect *effects; /* as in fd_images */
-    int64_t effects_per_image;
-    const fd_indexes *indexes; /* NULL: there are none */
-    const uint8_t *kept;       /* not 0: make a record of the image as well, as fd_unpack does, but without trying if
-                                * the file can be restored from it; NULL: of none */
-    uint8_t **records;         /* result where kept: the record, NULL if it has none; fd_free frees it */
-    int64_t *record_bytes;     /* result where kept; -1: it can have none, not being a JPEG, or being damaged */
-} fd_files;
-
-/* N images of one array of equally large images, and the batch they go to.  Columns have N rows.  Byte 0 of the array's
- * memory may be before its first pixel, since strides may be negative. */
-typedef struct {
-    int64_t count;
     const uint8_t *memory;
     int64_t memory_bytes;
     int64_t first_byte;       /* where the first pixel of the first image lies in memory */
@@ -251,19 +197,42 @@ typedef struct {
     int32_t width, height;
     int32_t channels; /* 3, or 1 for grey, which counts as red, green and blue */
     int32_t reserved;
-    const int64_t *rows;    /* which image each is */
-    const int64_t *indices; /* what views are drawn for */
+} fd_array;
+
+/* N images: where each comes from, how it is seen, what is done to it, where it goes.  Columns have N rows; unless it
+ * says otherwise, a column may be NULL, and of images with several rows the first is looked at. */
+typedef struct {
+    int64_t count;
+    const char *paths; /* N strings one after the other, each ended by NUL; "" where data is given; NULL: no files */
+    int64_t paths_bytes;
+    const int64_t *offsets;     /* of each image in its file; NULL: the file begins with it */
+    const int64_t *lengths;     /* -1, and NULL for all: up to the end of the file */
+    const int64_t *crcs;        /* CRC-32C of what is read; -1, and NULL for all: not known */
+    const uint8_t *const *data; /* encoded images in memory */
+    const int64_t *data_bytes;
+    const fd_array *array; /* not NULL: there are neither files nor data, but rows of this */
+    const int64_t *rows;
+    const int64_t *same_as;    /* the first row of the same encoded image, which is then decoded once; such rows are
+                                  neighbours; NULL: all differ */
+    const fd_indexes *indexes; /* NULL: there are none */
+    const fd_views *views;     /* NULL: views are drawn here, for the sizes of the images */
+    const int64_t *indices;    /* what views are drawn for; not NULL if they are */
     const int64_t *occurrences;
-    const int64_t *given; /* as in fd_files */
-    uint8_t *out;         /* image i at out + i x out_stride_bytes */
-    int64_t out_stride_bytes;
-    int32_t out_size_px[2];   /* width and height of every finished image */
-    int32_t *statuses;        /* fd_status */
-    char *messages;           /* as in fd_images */
-    int64_t decode_ns;        /* result: time spent, summed over threads */
-    const fd_effect *effects; /* as in fd_images */
+    const int64_t *given;     /* (N, op_count, FD_GIVEN_NUMBERS); NULL: all is drawn here */
+    int32_t out_size_px[2];   /* width and height of every image whose view is drawn here */
+    void *const *out;         /* never NULL: each of crop height x crop width x channels elements */
+    const fd_effect *effects; /* (N, effects_per_image), in order; NULL if that is 0 */
     int64_t effects_per_image;
-} fd_arrays;
+    const uint8_t *kept;   /* not 0: make a record of the image as well, as fd_unpack does, but without trying if the
+                            * file can be restored from it; NULL: of none */
+    int32_t *statuses;     /* never NULL: fd_status */
+    char *messages;        /* (N, FD_MESSAGE_BYTES), NUL-terminated; empty where the status says it all */
+    int64_t *read_bytes;   /* result: encoded bytes of each image; in an array those of its pixels */
+    uint8_t **records;     /* result where kept: the record, NULL if it has none; fd_free frees it */
+    int64_t *record_bytes; /* result where kept; -1: it can have none, not being a JPEG, or being damaged */
+    int64_t read_ns;       /* result: time spent reading, summed over threads */
+    int64_t decode_ns;     /* result: the same for everything else */
+} fd_recipes;
 
 typedef struct fd_pool fd_pool;
 
@@ -293,36 +262,29 @@ FD_API void fd_pool_destroy(fd_pool *pool);
  * may still return.  The little that they share is never freed. */
 FD_API void fd_pool_abandon(fd_pool *pool);
 
-/* Reads N images from files, draws their views and decodes them into the batch.
- *
- * The answer is in statuses and messages; one image never hurts another.  pool: NULL to work in the calling thread.
+/* Reads, decodes, resizes, changes and stores N images.  The answer is in statuses and messages; one image never hurts
+ * another.  pool: NULL to work in the calling thread.  geometry: by which views are drawn; NULL where they are given.
  */
-FD_API void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry, const fd_format *format,
+FD_API void fd_fill(fd_pool *pool, fd_recipes *recipes, const fd_geometry *geometry, const fd_format *format,
                     const fd_options *options);
 
-/* Reads N encoded images.  Of files only paths, offsets, lengths, crcs, statuses, messages, data_bytes and read_ns are
- * used.  data: NULL to learn data_bytes, the size of each; then data[i] has room for data_bytes[i] bytes, which becomes
- * what was read, and NULL leaves an image out, with its status.  whole: (N); 1 for a JPEG whose data is as
- * fd_has_whole_scans wants it. */
-FD_API void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t *const *data, uint8_t *whole);
+/* Reads N encoded images from files.  Of recipes only paths, offsets, lengths, crcs, statuses, messages, read_bytes,
+ * which is not NULL, and read_ns are used.  data: NULL to learn read_bytes, the size of each; then data[i] has room for
+ * read_bytes[i] bytes, which becomes what was read, and NULL leaves an image out, with its status.  whole: (N); 1 for a
+ * JPEG whose data is as fd_has_whole_scans wants it. */
+FD_API void fd_read(fd_pool *pool, fd_recipes *recipes, const fd_options *options, uint8_t *const *data,
+                    uint8_t *whole);
 
 /* 1 if the entropy-coded data of a JPEG, whose first scan's marker is at `scan_at`, runs to an end marker and holds no
  * marker that may not occur there; else 0.  one_scan: nothing may come between scans, as in a sequential file with all
  * components in one. */
 FD_API int32_t fd_has_whole_scans(const uint8_t *data, int64_t data_bytes, int64_t scan_at, int32_t one_scan);
 
-/* Draws the views of N images of an array and puts them into the batch; otherwise as fd_load. */
-FD_API void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,
-                           const fd_options *options);
-
-/* Draws the views of N images of the given sizes, (N, 2) width and height; given: as in fd_files.  Returns the number
+/* Draws the views of N images of the given sizes, (N, 2) width and height; given: as in fd_recipes.  Returns the number
  * of the first row that has none because the image is smaller than a random crop, or -1; -2 for a geometry that makes
  * no sense. */
 FD_API int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *occurrences,
                              const int64_t *given, const fd_geometry *geometry, const fd_views *views);
-
-/* Decodes N images; the answer is in statuses and messages.  pool: NULL to work in the calling thread. */
-FD_API void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *format, const fd_options *options);
 
 /* Resizes, crops and flips pixels that begin at the first of the one view's window.
  * pixel_bytes: 3, or 4, of which the last is ignored. */

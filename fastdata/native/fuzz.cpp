@@ -77,9 +77,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         int32_t status = 0;
         char message[FD_MESSAGE_BYTES];
         const fd_views views = {window, resize, crop, flips, &filter, outside};
-        const fd_images images = {1,     nullptr, 0,       &bytes,  &length, nullptr,    nullptr,
-                                  views, &place,  &status, message, &effect, has_effect, &indexes};
-        fd_decode(nullptr, &images, &format, &options);
+        fd_recipes recipes = {.count = 1,
+                              .data = &bytes,
+                              .data_bytes = &length,
+                              .indexes = &indexes,
+                              .views = &views,
+                              .out = &place,
+                              .effects = &effect,
+                              .effects_per_image = has_effect,
+                              .statuses = &status,
+                              .messages = message};
+        fd_fill(nullptr, &recipes, nullptr, &format, &options);
         return status;
     };
     std::vector<uint8_t> used(out_bytes), fresh(out_bytes);

@@ -28,9 +28,14 @@ int32_t decode(std::span<const uint8_t> image, int32_t (&box)[4], std::vector<ui
     int32_t status = 0;
     char message[FD_MESSAGE_BYTES];
     const fd_views views = {box, size, crop, flips, &filter, outside};
-    const fd_images images = {1,     nullptr, 0,       &bytes,  &length, nullptr, nullptr,
-                              views, &place,  &status, message, nullptr, 0,       nullptr};
-    fd_decode(nullptr, &images, &format, &kOptions);
+    fd_recipes recipes = {.count = 1,
+                          .data = &bytes,
+                          .data_bytes = &length,
+                          .views = &views,
+                          .out = &place,
+                          .statuses = &status,
+                          .messages = message};
+    fd_fill(nullptr, &recipes, nullptr, &format, &kOptions);
     return status;
 }
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.native.abi import CImages
+from fastdata.native.abi import CRecipes
 from fastdata.native.core import Core
 from fastdata.native.describe import Geometry, Options, Results, format_to_c, windows_to_c
 from fastdata.tables import Format, Windows
@@ -53,10 +53,12 @@ class OneImage(threading.local):
     def __init__(self) -> None:
         self._data, self._data_bytes, self._out = ctypes.c_char_p(), ctypes.c_int64(), ctypes.c_void_p()
         self._windows, self._results = Windows.empty(1), Results.empty(1)
-        given = (ctypes.addressof(each) for each in (self._data, self._data_bytes))
-        places = ctypes.addressof(self._out), self._results.statuses.ctypes.data
-        ends = ctypes.addressof(self._results.messages), *[None, 0], *[None] * 7
-        self._images = CImages(1, None, 0, *given, None, None, windows_to_c(self._windows), *places, *ends)
+        self._views = windows_to_c(self._windows)
+        self._recipes = CRecipes(count=1, views=ctypes.addressof(self._views), out=ctypes.addressof(self._out))
+        self._recipes.data = ctypes.addressof(self._data)
+        self._recipes.data_bytes = ctypes.addressof(self._data_bytes)
+        self._recipes.statuses = self._results.statuses.ctypes.data
+        self._recipes.messages = ctypes.addressof(self._results.messages)
 
     def decode(
         self,
@@ -68,7 +70,7 @@ class OneImage(threading.local):
         format: Format,  # noqa: A002 - the C interface's word
         options: Options,
     ) -> Results:
-        """Decodes one image; see `Core.decode`.
+        """Decodes one image; see `Core.fill`.
 
         Args:
             core: the core.
@@ -86,9 +88,10 @@ class OneImage(threading.local):
             column[0] = values
         self._data.value, self._data_bytes.value, self._out.value = data, len(data), out.ctypes.data
         self._results.statuses[0] = 0
-        core.library.fd_decode(
+        core.library.fd_fill(
             None,
-            ctypes.byref(self._images),
+            ctypes.byref(self._recipes),
+            None,
             ctypes.byref(format_to_c(format)),
             ctypes.byref(options.to_c()),
         )

@@ -124,29 +124,23 @@ void what_threads_wrote_is_seen() {
     std::vector<int64_t> numbers(64), sizes(64);
     std::vector<int32_t> statuses(64);
     std::vector<char> messages(64 * FD_MESSAGE_BYTES);
-    std::vector<uint8_t> out(64 * 3);
+    std::vector<uint8_t> pixels(3);
+    std::vector<void *> out(64, pixels.data());
     const fd_geometry geometry = {nullptr, 0, {0, 0}};
     const fd_format format = {FD_NHWC, FD_UINT8, 3, nullptr, {0, 0}};
     const fd_options options = {FD_SHRINK_FIRST, 0, 1, 1, 1, 1};
     for (int i = 0; i < 50; ++i) {
-        fd_files files = {64,
-                          paths.data(),
-                          static_cast<int64_t>(paths.size()),
-                          nullptr,
-                          nullptr,
-                          nullptr,
-                          numbers.data(),
-                          numbers.data(),
-                          nullptr,
-                          out.data(),
-                          3,
-                          {1, 1},
-                          statuses.data(),
-                          messages.data(),
-                          sizes.data(),
-                          0,
-                          0};
-        fd_load(pool, &files, &geometry, &format, &options);
+        fd_recipes recipes = {.count = 64,
+                              .paths = paths.data(),
+                              .paths_bytes = static_cast<int64_t>(paths.size()),
+                              .indices = numbers.data(),
+                              .occurrences = numbers.data(),
+                              .out_size_px = {1, 1},
+                              .out = out.data(),
+                              .statuses = statuses.data(),
+                              .messages = messages.data(),
+                              .read_bytes = sizes.data()};
+        fd_fill(pool, &recipes, &geometry, &format, &options);
         for (const int32_t status : statuses)
             expect(status == FD_UNREADABLE, "a missing file is unreadable");
     }

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.profiler import record_function
 
 from fastdata.augment.batch_program import BatchProgram
 from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import Encoded, LoadedFiles, Pixels
+from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.per_image import inspect
 from fastdata.loaders.pixel_memory import Scratch, as_numpy
 from fastdata.pipeline.batch_memory import made_or_refused
@@ -26,7 +27,7 @@ from fastdata.pipeline.sample import Failure, Sample
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.pipeline.substitutes import none_decoded, substitutes
 from fastdata.sources.protocol import file_ranges, location_of, read_targets
-from fastdata.tables import ArrayBatch, FileBatch
+from fastdata.tables import Recipes, addresses
 from fastdata.views.given import Given
 from fastdata.views.plan import Output, Size
 from fastdata.views.view import View
@@ -71,11 +72,8 @@ class ImageBatch:
     def _load_tasks(self) -> list[Task]:
         if self._refusal is not None:
             return [self._refusal.result]
-        is_given = self._given.is_complete
-        if self._resources.file_loader is not None and is_given:
-            return [self._load_files]
-        if self._resources.array_loader is not None and is_given:
-            return [self._load_arrays]
+        if self._resources.filler is not None and self._given.is_complete:
+            return [self._fill]
         return self._tasks_for(range(len(self._indices)))
 
     def finish(self) -> None:
@@ -123,63 +121,45 @@ class ImageBatch:
 
     # ---- the whole batch in one task
 
-    def _load_files(self) -> Sequence[Task]:
-        """Loads files into the batch inside the backend; samples that it leaves over become tasks of their own."""
-        loader = self._resources.file_loader
-        assert loader is not None
-        assert self._images is not None
+    def _fill(self) -> Sequence[Task]:
+        """Fills the batch by one call; samples that are refused become tasks of their own."""
+        filler, images = self._resources.filler, self._images
+        assert filler is not None
+        assert images is not None
         with record_function("fastdata.load"):
-            files = file_ranges(self._config.source, self._indices)
             given, numbers = self._given.all()
-            effects = self._resources.finish.effects(self._indices, self._occurrences, given)
-            batch = FileBatch(
-                paths=files.paths,
-                offsets=files.offsets,
-                lengths=files.lengths,
-                crcs=files.crcs,
+            recipes = Recipes(
+                **self._sources(),
                 indices=self._indices,
                 occurrences=self._occurrences,
                 given=numbers,
-                out=self._images.data_ptr(),
-                effects=effects,
-                store=partial(self._resources.batch_format.store_row, self._images, effects),
-            )
-            loaded = loader.load(batch)
-        return self._finish_loading(loaded)
-
-    def _load_arrays(self) -> Sequence[Task]:
-        """Loads images in memory into the batch; samples that the loader leaves over become tasks of their own."""
-        arrays, loader = self._config.arrays, self._resources.array_loader
-        assert arrays is not None
-        assert loader is not None
-        assert self._images is not None
-        with record_function("fastdata.load"):
-            given, numbers = self._given.all()
-            batch = ArrayBatch(
-                images=arrays.images,
-                rows=arrays.rows(self._indices),
-                indices=self._indices,
-                occurrences=self._occurrences,
-                given=numbers,
-                out=self._images.data_ptr(),
                 effects=self._resources.finish.effects(self._indices, self._occurrences, given),
+                format=self._resources.batch_format.native,
+                out=addresses(images.data_ptr(), images.stride(0) * images.element_size(), len(images)),
             )
-            loaded = loader.load(batch)
-        return self._finish_loading(loaded)
+            filled = filler.fill(recipes)
+        good = np.array([row not in filled.refused for row in range(len(images))], np.bool_)
+        self._read_targets_of(good)
+        self._loaded = good.tolist()
+        times = BatchTimes(seconds={"read": filled.read_s, "decode": filled.decode_s})
+        times.encoded_bytes, times.cached = int(filled.read_bytes[good].sum()), filled.cached
+        self._times.append(times)
+        return self._tasks_for(sorted(filled.refused))
 
-    def _finish_loading(self, loaded: LoadedFiles) -> Sequence[Task]:
-        """Reads the targets of what has been loaded; returns tasks for the rest."""
-        times, good = BatchTimes(), loaded.ok
+    def _sources(self) -> dict[str, Any]:
+        """The columns of `Recipes` that say where the images are."""
+        arrays = self._config.arrays
+        if arrays is not None:
+            return {"array": arrays.images, "rows": arrays.rows(self._indices)}
+        files = file_ranges(self._config.source, self._indices)
+        return {name: getattr(files, name) for name in ("paths", "offsets", "lengths", "crcs")}
+
+    def _read_targets_of(self, good: npt.NDArray[np.bool_]) -> None:
         if good.all():
             self._targets[:] = read_targets(self._config.source, self._indices)
-        else:
-            for position in np.flatnonzero(good).tolist():
-                self._targets[position] = self._config.source.read_target(self._indices[position])
-        self._loaded = good.tolist()
-        times.seconds.update(read=loaded.read_s, decode=loaded.decode_s)
-        times.encoded_bytes, times.cached = int(loaded.data_bytes[good].sum()), loaded.cached
-        self._times.append(times)
-        return self._tasks_for(np.flatnonzero(~good).tolist())
+            return
+        for position in np.flatnonzero(good).tolist():
+            self._targets[position] = self._config.source.read_target(self._indices[position])
 
     # ---- some samples in one task
 

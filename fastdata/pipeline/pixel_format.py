@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastdata.native import available, load
+from fastdata.native import available
 from fastdata.system.cached_property import lazy
-from fastdata.tables import EffectTable, Format
+from fastdata.tables import Format
 from fastdata.views.levels import Levels, stored_format
 from fastdata.views.plan import Output, Plan
 
@@ -55,18 +55,6 @@ class PixelFormat:
             _store_by_lookup(pixels, image, self.native.table)
         else:
             core.convert(pixels, image.data_ptr(), self.native)
-
-    def store_row(
-        self, batch: torch.Tensor, effects: EffectTable | None, row: int, pixels: npt.NDArray[np.uint8]
-    ) -> None:
-        """Applies a row's effects to contiguous RGB pixels (H, W, 3), in place, and stores them in `batch[row]`.
-
-        Raises:
-            NativeMissing: there are effects, and no native core.
-        """
-        if effects is not None:
-            load().convert(pixels, pixels.ctypes.data, Format(), effects[row : row + 1])
-        self.store(pixels, batch[row])
 
 
 def _store_by_lookup(pixels: npt.NDArray[np.uint8], image: torch.Tensor, table: npt.NDArray[Any] | None) -> None:

@@ -18,7 +18,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -27,18 +26,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import OptionError
-from fastdata.loaders.backend import FileLoader, LoadedFiles
 from fastdata.pipeline.record_files import CHUNK_BYTES, Keys, OwnFiles, Table, bytes_of, entry_of, new_entries, unread
 from fastdata.system.cpus import local_processes
 from fastdata.system.disk_space import no_space
 from fastdata.system.files import locked
 from fastdata.system.memory import available_memory
 from fastdata.system.stack_level import users_level
-from fastdata.tables import FileBatch
 
 __all__ = [
     "EPOCHS_TO_FILL",
-    "CachedFiles",
     "FileState",
     "RecordCache",
     "file_state",
@@ -282,48 +278,6 @@ class RecordCache:
                 self._read[index] = number, end
                 parts += [entries] if len(entries) else []
         return parts
-
-
-class CachedFiles:
-    """A file loader that reads what a cache has, and has it keep a share of the rest.
-
-    Args:
-        loader: a loader that reads and makes records.
-        cache: the cache.
-        turn: the third whose turn it is, as `RecordCache.begin_epoch` returned it.
-    """
-
-    def __init__(self, loader: FileLoader, cache: RecordCache, turn: int) -> None:
-        self._loader, self._cache, self._turn = loader, cache, turn
-
-    def load(self, batch: FileBatch) -> LoadedFiles:
-        """Loads N images; see `fastdata.loaders.backend.FileLoader`."""
-        by_path = {path: state_of(path) for path in set(batch.paths)}
-        states = [by_path[path] for path in batch.paths]
-        offsets = batch.offsets.tolist() if batch.offsets is not None else [0] * len(states)
-        keys, found, cached, kept = self._cache.look(states, offsets, self._turn)
-        loaded = self._loader.load(replace(self._with_records(batch, found, cached), kept=kept))
-        if kept is not None and loaded.records:
-            for row in np.flatnonzero(kept & loaded.ok).tolist():
-                if (record := loaded.records[row]) is not None:
-                    self._cache.add_unchanged(keys[row], record, batch.paths[row], states[row])
-        if (wrong := cached & ~loaded.ok).any():
-            self._cache.forget(keys[wrong])
-        return replace(loaded, records=(), cached=int(np.count_nonzero(cached & loaded.ok)))
-
-    def close(self, ended: bool) -> None:
-        """Closes the loader; the cache goes on with the next epoch."""
-        self._loader.close(ended)
-
-    def _with_records(self, batch: FileBatch, found: npt.NDArray[Any], cached: Bools) -> FileBatch:
-        """The batch with records in place of the images that have one."""
-        if not cached.any():
-            return batch
-        paths = list(batch.paths)
-        for row in np.flatnonzero(cached).tolist():
-            paths[row] = self._cache.path(int(found["file"][row]))
-        columns = self._cache.places(found, cached, (batch.offsets, batch.lengths, batch.crcs))
-        return replace(batch, paths=paths, offsets=columns[0], lengths=columns[1], crcs=columns[2])
 
 
 def keys_of(states: Sequence[FileState | None], offsets: Sequence[int]) -> Keys:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from fastdata import limits, native
-from fastdata.loaders.arrays import NativeArrayLoader
-from fastdata.loaders.backend import BatchDecoder, BatchEffects, FileLoader, ReadyBatches
+from fastdata.loaders import create_backend
+from fastdata.loaders.backend import BatchDecoder, BatchEffects, Filler, ReadyBatches
 from fastdata.native import FileReader, Options, PassOrder, Pool
 from fastdata.pipeline.batch_memory import BatchMemory
+from fastdata.pipeline.cached_filler import CachedFiller
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.pipeline.postprocess import Finish
-from fastdata.pipeline.record_cache import CachedFiles
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.sources.recognise import has_file_ranges
 from fastdata.views.philox import Key
@@ -78,9 +78,8 @@ class EpochResources:
         sample_format: format of a single sample, before the rest of the transform.
         ready_batches: the backend's finished batches, if it has such.
         batch_decoder, decodes_on_gpu, batch_effects: see `WholeBatchDecoding`.
-        file_loader: the backend's way from files to the batch, where it has one and the samples are files.
+        filler: fills batches from files, where the samples are such and the backend can, or from an array in memory.
         file_reader: reads the files of a batch for the backend's pipeline, where the native core can.
-        array_loader: the native core's way from an array to the batch, where the images are in memory.
     """
 
     def __init__(self, config: PipelineConfig, *, stats: PipelineStats | None = None) -> None:
@@ -96,37 +95,38 @@ class EpochResources:
         decoding = WholeBatchDecoding.of(config)
         self.batch_decoder, self.decodes_on_gpu = decoding.decoder, decoding.on_gpu
         self.batch_effects = decoding.effects
-        self._by_file = config.fills_batch and plan.in_one_pass and has_file_ranges(config.source)
         self._memory = BatchMemory()
-        options: Any = {"format": self.batch_format.native, "threads": config.threads}
-        by_array = config.fills_batch and config.arrays is not None
-        self.file_loader = self._file_loader(**options) if self._by_file else None
-        self.array_loader = NativeArrayLoader(plan, config.key, **options) if by_array else None
+        self.filler = self._filler() if config.fills_batch and plan.in_one_pass else None
         self.file_reader = self._reader()
 
+    def _filler(self) -> Filler | None:
+        """Who fills batches from files or an array; with the cache around it."""
+        config = self.config
+        options: Any = {"plan": config.plan, "key": config.key, "threads": config.threads}
+        if config.arrays is not None:
+            return create_backend("native").filler(**options)
+        if native.available() is None or not has_file_ranges(config.source):
+            return None
+        filler = config.backend.filler(**options)
+        if config.cache is None or filler is None or not filler.reads_records:
+            return filler
+        return CachedFiller(filler, config.cache)
+
     def _reader(self) -> FileReader | None:
-        config, core = self.config, native.available() if self.batch_decoder is not None and self._by_file else None
-        if core is None:
+        config, core = self.config, native.available()
+        if core is None or self.batch_decoder is None or not has_file_ranges(config.source):
             return None
         pool = Pool(core, config.threads) if config.threads else None
         return FileReader(
             core, pool, Options(pass_order=PassOrder.HORIZONTAL_FIRST, max_file_bytes=limits.MAX_ENCODED_BYTES)
         )
 
-    def _file_loader(self, **options: Any) -> FileLoader | None:
-        config = self.config
-        loader = config.backend.file_loader(config.plan, config.key, **options)
-        if config.cache is None or not getattr(loader, "reads_records", False):
-            return loader
-        assert loader is not None
-        return CachedFiles(loader, config.cache, config.cache.begin_epoch())
-
     def close(self, ended: bool = True) -> None:
         """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
         self._memory.close()
-        for loader in (self.file_loader, self.array_loader, self.file_reader):
-            if loader is not None:
-                loader.close(ended)
+        for each in (self.filler, self.file_reader):
+            if each is not None:
+                each.close(ended)
 
     def empty_batch(self, count: int) -> torch.Tensor:
         """An uninitialised batch (N, C, H, W) in the format asked for."""

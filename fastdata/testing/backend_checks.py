@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fastdata.loaders import Backend, create_backend
 from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.per_image import inspect
-from fastdata.testing.capability_checks import check_file_loader, check_source_decoder
+from fastdata.testing.filler_checks import check_drawing_filler, check_filler
 from fastdata.testing.pictures import check_close, encoded, pillows_view, valid_files
 from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View
@@ -154,8 +154,8 @@ CHECKS: dict[str, Callable[[Backend, float], None]] = {
     "damage": check_damage,
     "threads": check_threads,
     "copies": check_copies,
-    "file loader": check_file_loader,
-    "source decoder": check_source_decoder,
+    "filler": check_filler,
+    "drawing filler": check_drawing_filler,
 }
 """The checks by name, each called with a backend and its tolerance."""
 

@@ -17,12 +17,12 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, OptionError
 from fastdata.loaders import Encoded, register_backend
-from fastdata.loaders.backend import DecodedSources, SourceBatch
 from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.pil import PilBackend
+from fastdata.tables import Recipes
 from fastdata.testing import CHECKS, check_backend, check_resume, synthetic_dataset
 from fastdata.views.resampling import Interpolation
-from fastdata.views.view import View, Views
+from fastdata.views.view import View
 
 
 class Faulty(PilBackend):
@@ -98,36 +98,40 @@ class Mirrored(Faulty):
         return error
 
 
-class LoadsWithout(NativeBackend):
-    """Loads files as if a field of their batch had not been given."""
+class FillsOtherwise(NativeBackend):
+    """Changes what it is asked to fill."""
 
-    field: str
+    def changed(self, recipes: Recipes) -> Recipes:
+        raise NotImplementedError
 
-    def file_loader(self, *args: Any, **options: Any) -> Any:
-        loader = super().file_loader(*args, **options)
-        load = loader.load
-        loader.load = lambda batch: load(replace(batch, **{self.field: None}))  # type: ignore[method-assign]
-        return loader
-
-
-class TrustsFiles(LoadsWithout):
-    """Loads files without comparing checksums."""
-
-    field = "crcs"
+    def filler(self, *args: Any, **options: Any) -> Any:
+        filler = super().filler(*args, **options)
+        fill = filler.fill
+        filler.fill = lambda recipes: fill(self.changed(recipes))  # type: ignore[method-assign]
+        return filler
 
 
-class DrawsAnew(LoadsWithout):
+class TrustsFiles(FillsOtherwise):
+    """Fills from files without comparing checksums."""
+
+    def changed(self, recipes: Recipes) -> Recipes:
+        return replace(recipes, crcs=None)
+
+
+class DrawsAnew(FillsOtherwise):
     """Draws views that were drawn already."""
 
-    field = "given"
+    def changed(self, recipes: Recipes) -> Recipes:
+        return replace(recipes, given=None)
 
 
-class SharesViews(NativeBackend):
+class SharesViews(FillsOtherwise):
     """Shows every image of a file as the first one."""
 
-    def decode_sources(self, batch: SourceBatch, *, pool: Any = None) -> DecodedSources:
-        rows = np.asarray(batch.same_as)
-        return super().decode_sources(replace(batch, views=Views(batch.views.columns.at(rows))), pool=pool)
+    def changed(self, recipes: Recipes) -> Recipes:
+        if recipes.windows is None:
+            return recipes
+        return replace(recipes, windows=recipes.windows.at(np.asarray(recipes.same_as)))
 
 
 FAULTS = {
@@ -139,8 +143,8 @@ FAULTS = {
     "damage": Accepts,
     "threads": SharesMemory,
     "copies": CopiesWithout,
-    "file loader": TrustsFiles,
-    "source decoder": SharesViews,
+    "filler": SharesViews,
+    "drawing filler": TrustsFiles,
 }
 
 
@@ -154,9 +158,9 @@ def test_a_check_fails_for_its_fault(check: str) -> None:
         CHECKS[check](FAULTS[check](), 0.0)
 
 
-def test_a_file_loader_must_show_the_views_that_were_drawn() -> None:
+def test_a_filler_must_show_the_views_that_were_drawn() -> None:
     with pytest.raises(AssertionError, match="a view that was drawn already"):
-        CHECKS["file loader"](DrawsAnew(), 0.0)
+        CHECKS["drawing filler"](DrawsAnew(), 0.0)
 
 
 def test_a_backend_is_checked_by_its_class_or_its_name() -> None:

@@ -27,23 +27,21 @@ from fastdata.loaders.backend import (
     BatchFeed,
     BatchRequest,
     Decoded,
-    DecodedSources,
     Encoded,
-    LoadedFiles,
+    Filled,
     Pixels,
-    SourceBatch,
 )
-from fastdata.loaders.per_image import HandBack, by_pillow, inspect
+from fastdata.loaders.per_image import HandBack, by_pillow, inspect, store
 from fastdata.loaders.pillow import decode_view
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.resources import EpochResources
-from fastdata.tables import EffectTable, FileBatch, Format
+from fastdata.tables import EffectTable, Recipes
 from fastdata.testing import check_backend
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
-from fastdata.views.view import View
+from fastdata.views.view import View, Views
 
 TRAIN = v2.Compose(
     [
@@ -138,69 +136,60 @@ class ReadingBackend(PlainBackend):
     mean_tolerance: ClassVar[Any] = {"exact": 0.0}
     calls: ClassVar[list[str]] = []
 
-    def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> ReadingLoader:  # noqa: A002
-        return ReadingLoader(plan, key)
-
-    def source_decoder(self) -> ReadingBackend:  # type: ignore[override]
-        return self
-
-    def pool(self, threads: int) -> ReadingBackend:
-        return self
-
-    def close(self) -> None:
-        pass
-
-    abandon = close
-
-    def decode_sources(self, batch: SourceBatch, *, pool: Any = None) -> DecodedSources:
-        ReadingBackend.calls.append("decode_sources")
-        errors: list[Exception | None] = []
-        for row, (path, data) in enumerate(zip(batch.paths, batch.data, strict=True)):
-            view = batch.views.row(row)
-            pixels = np.empty((*view.size, 3), np.uint8)
-            try:
-                image = inspect(Path(path).read_bytes() if data is None else data)
-            except OSError as error:
-                errors.append(HandBack(str(error)))
-                continue
-            errors.append(by_pillow(image, view, pixels))
-            if errors[-1] is None:
-                batch.store(row, pixels)
-        return DecodedSources(errors, np.zeros(len(errors), np.int64))
+    def filler(self, plan: Plan | None = None, key: Key | None = None, *, threads: int) -> ReadingFiller:  # type: ignore[override]
+        return ReadingFiller(plan, key)
 
 
-class ReadingLoader:
-    def __init__(self, plan: Plan, key: Key) -> None:
+class ReadingFiller:
+    reads_records = False
+
+    def __init__(self, plan: Plan | None, key: Key | None) -> None:
         self._plan, self._key = plan, key
 
-    def load(self, batch: FileBatch) -> LoadedFiles:
-        ReadingBackend.calls.append("load")
-        count = len(batch.paths)
-        ok, read = np.zeros(count, bool), np.zeros(count, np.int64)
-        for row, path in enumerate(batch.paths):
-            begin = 0 if batch.offsets is None else int(batch.offsets[row])
-            length = -1 if batch.lengths is None else int(batch.lengths[row])
+    def fill(self, recipes: Recipes) -> Filled:
+        ReadingBackend.calls.append("drawn" if recipes.windows is None else "given")
+        refused: dict[int, Exception] = {}
+        read = np.zeros(len(recipes), np.int64)
+        for row in range(len(recipes)):
             try:
-                data = Path(path).read_bytes()[begin:][: None if length < 0 else length]
-                image = inspect(data)
-            except OSError:
+                image = inspect(self._read(recipes, row))
+            except OSError as error:
+                refused[row] = HandBack(str(error))
                 continue
-            crc = -1 if batch.crcs is None else int(batch.crcs[row])
-            if crc not in (-1, google_crc32c.value(data)):
-                continue
-            columns = np.array([batch.indices[row]]), np.array([batch.occurrences[row]])
-            sizes = np.array([(image.width, image.height)], np.int64)
-            given = None if batch.given is None else batch.given[row : row + 1]
-            view = draw_views(
-                self._plan.ops, sizes, columns[0], key=self._key, occurrences=columns[1], given=given
-            ).row(0)
+            view = self._view(recipes, row, image)
             pixels = np.empty((*view.size, 3), np.uint8)
-            ok[row], read[row] = by_pillow(image, view, pixels) is None, len(data)
-            if ok[row]:
-                batch.store(row, pixels)
-        return LoadedFiles(ok=ok, data_bytes=read)
+            error_, read[row] = by_pillow(image, view, pixels), len(image.data)
+            if error_ is None:
+                store(recipes, row, pixels)
+            else:
+                refused[row] = error_
+        return Filled(refused=refused, read_bytes=read)
 
-    def close(self, ended: bool) -> None:
+    def _read(self, recipes: Recipes, row: int) -> Any:
+        if recipes.data is not None and recipes.data[row] is not None:
+            return recipes.data[row]
+        assert recipes.paths is not None
+        begin = 0 if recipes.offsets is None else int(recipes.offsets[row])
+        length = -1 if recipes.lengths is None else int(recipes.lengths[row])
+        data = Path(recipes.paths[row]).read_bytes()[begin:][: None if length < 0 else length]
+        crc = -1 if recipes.crcs is None else int(recipes.crcs[row])
+        if crc not in (-1, google_crc32c.value(data)):
+            raise OSError("wrong checksum")
+        return data
+
+    def _view(self, recipes: Recipes, row: int, image: Encoded) -> View:
+        if recipes.windows is not None:
+            return Views(recipes.windows).row(row)
+        assert self._plan is not None
+        assert self._key is not None
+        assert recipes.indices is not None
+        assert recipes.occurrences is not None
+        columns = np.array([recipes.indices[row]]), np.array([recipes.occurrences[row]])
+        sizes = np.array([(image.width, image.height)], np.int64)
+        given = None if recipes.given is None else recipes.given[row : row + 1]
+        return draw_views(self._plan.ops, sizes, columns[0], key=self._key, occurrences=columns[1], given=given).row(0)
+
+    def close(self, ended: bool = True) -> None:
         pass
 
 
@@ -256,7 +245,7 @@ def test_a_backend_from_outside_can_offer_what_the_native_core_does(folder: Path
             return self.transform(Image.open(path).convert("RGB")), target
 
     for transform in (TRAIN, changed):
-        for dataset, call in ((ImageFolder(folder, transform), "load"), (Own(transform), "decode_sources")):
+        for dataset, call in ((ImageFolder(folder, transform), "drawn"), (Own(transform), "given")):
             found = {}
             for backend in ("reading", "native"):
                 ReadingBackend.calls.clear()

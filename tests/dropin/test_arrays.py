@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import core_alone
 import numpy as np
 import pytest
 import torch
@@ -19,16 +20,15 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, DatasetError, DecodeError
 from fastdata import transforms as own
-from fastdata.loaders.arrays import NativeArrayLoader
-from fastdata.native import loaders as native_loaders
+from fastdata.native import Status, recipes_call
 from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.sources.protocol import location_of
 from fastdata.sources.recognise import recognise
-from fastdata.tables import ArrayBatch, Format
+from fastdata.tables import Format, Recipes, addresses
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import _draw_with_numpy
 from fastdata.views.philox import Key
-from fastdata.views.plan import CenterCrop, Output, Plan
+from fastdata.views.plan import CenterCrop
 
 COUNT = 23
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
@@ -461,39 +461,34 @@ def test_one_channel_is_stored_alone(has_core: bool, monkeypatch: pytest.MonkeyP
         assert torch.equal(image, FIXED[transform](Image.fromarray(grey.numpy())))
 
 
-def array_loader(size: tuple[int, int] = (4, 4)) -> NativeArrayLoader:
-    plan = Plan(ops=(CenterCrop(size=size),), output=Output.UINT8)
-    return NativeArrayLoader(plan, Key(seed=0, epoch=0), format=Format(), threads=0)
-
-
-def array_batch(images: Any, rows: np.ndarray, out: np.ndarray) -> ArrayBatch:
-    zeros = [0] * len(rows)
-    return ArrayBatch(images=images, rows=rows, indices=zeros, occurrences=zeros, out=out.ctypes.data)
+def fill(images: Any, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Crops the centre of some rows of an array by the core alone; says which it has done."""
+    zeros, places = [0] * len(rows), addresses(out.ctypes.data, out.strides[0], len(out))
+    recipes = Recipes(array=images, rows=rows, indices=zeros, occurrences=zeros, format=Format(), out=places)
+    return core_alone.fill(recipes, CenterCrop(size=(4, 4))).statuses == Status.OK
 
 
 @pytest.mark.parametrize("change", [{"strides_bytes": (1 << 62, 96, 3, 1)}, {"first_byte": -1}, {"height": 33}])
 def test_the_core_refuses_pixels_outside_of_the_array(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong(native_loaders.CArrays):
+    class Wrong(recipes_call.CArray):
         def __init__(self, *values: Any) -> None:
             super().__init__(*values)
             for name, value in change.items():
                 setattr(self, name, value)
 
-    monkeypatch.setattr(native_loaders, "CArrays", Wrong)
+    monkeypatch.setattr(recipes_call, "CArray", Wrong)
     out = np.zeros((1, 4, 4, 3), np.uint8)
-    loaded = array_loader().load(array_batch(HWC["data"][:2], np.array([0]), out))
-    assert not loaded.ok.any()
+    assert not fill(HWC["data"][:2], np.array([0]), out).any()
     assert not out.any()
 
 
 def test_the_core_refuses_rows_that_the_array_does_not_have() -> None:
     out = np.zeros((3, 4, 4, 3), np.uint8)
     rows = np.array([-1, 22, 23])
-    loaded = array_loader().load(array_batch(HWC["data"], rows, out))
-    assert loaded.ok.tolist() == [False, True, False]
+    assert fill(HWC["data"], rows, out).tolist() == [False, True, False]
     assert np.array_equal(out[1], HWC["data"][22, 14:18, 14:18])
     with pytest.raises(ValueError, match="float32"):
-        array_loader().load(array_batch(np.zeros((1, 4, 4, 3), np.float32), rows, out))
+        fill(np.zeros((1, 4, 4, 3), np.float32), rows, out)
 
 
 def test_a_grey_image_resized_is_its_only_channel_as_colour(folder: Path) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastdata import native
-from fastdata.loaders import create_backend, pillow, resample
-from fastdata.loaders.native import NativeBackend
-from fastdata.tables import FileBatch, Format
+from fastdata.loaders import pillow, resample
+from fastdata.tables import Format, Recipes, addresses
 from fastdata.views.philox import Key
-from fastdata.views.plan import Output, Plan, Resize
+from fastdata.views.plan import Resize
 from fastdata.views.resampling import Interpolation
+from fastdata.views.to_native import geometry
 from fastdata.views.view import View, Views
 
 TINY = Resize(size=(8, 8), filters=(Interpolation.BILINEAR,))
@@ -64,15 +64,10 @@ def _decode(
     core, order = resample.exact_core()
     dtype = np.uint8 if format_.table is None else format_.table.dtype
     out = np.zeros((3, *view.size) if format_.channels_first else (*view.size, 3), dtype)
-    results = core.decode(
-        np.array([np.frombuffer(data or b"\0", np.uint8).ctypes.data], np.uint64),
-        np.array([len(data)], np.int64),
-        Views.of([view]).columns,
-        np.array([out.ctypes.data], np.uint64),
-        format=format_,
-        options=resample.options_for(order, fidelity),
-        indexes=indexes,
+    recipes = Recipes(
+        data=[data], windows=Views.of([view]).columns, format=format_, out=addresses(out.ctypes.data, 1, 1)
     )
+    results = core.fill(recipes, options=resample.options_for(order, fidelity), indexes=indexes)
     return out, results
 
 
@@ -83,26 +78,21 @@ def reference(data: bytes, view: View) -> np.ndarray:
     return out
 
 
-def file_loader(op: Any = TINY, *, pool: native.Pool | None = None) -> native.BatchLoader:
-    """Reads files and does one thing with each."""
-    plan = Plan(ops=(op,), output=Output.UINT8)
-    backend = create_backend("native", fidelity="exact")
-    assert isinstance(backend, NativeBackend)
-    return backend.core_loader(plan, Key(seed=1, epoch=1), format=Format(), pool=pool)
+def fill(recipes: Recipes, op: Any = TINY, **options: Any) -> native.Results:
+    """Fills by the core alone, which draws views by one step."""
+    core, order = resample.exact_core()
+    drawing = {"geometry": geometry((op,), Key(seed=1, epoch=1)), "size": op.size}
+    return core.fill(recipes, options=resample.options_for(order, "exact"), **drawing, **options)
 
 
-def load(paths: list[str], *, pool: native.Pool | None = None, **ranges: Any) -> native.Loaded:
+def load(paths: list[str], *, pool: native.Pool | None = None, **ranges: Any) -> native.Results:
     """Files, or ranges of them, as 8 × 8 pixels."""
     out = np.zeros((len(paths), 8, 8, 3), np.uint8)
-    return file_loader(pool=pool).load(file_batch(paths, out, **ranges))
+    return fill(of_files(paths, out, **ranges), pool=pool)
 
 
-def file_batch(paths: Sequence[str], out: np.ndarray, **columns: Any) -> FileBatch:
-    """Files, or ranges of them, to be stored in `out` by a loader that does this itself."""
+def of_files(paths: Sequence[str], out: np.ndarray, **columns: Any) -> Recipes:
+    """Files, or ranges of them, to be stored in `out`, with views that are drawn."""
     ranges = {name: None if values is None else np.array(values) for name, values in columns.items()}
     given: dict[str, Any] = {"indices": range(len(paths)), "occurrences": [0] * len(paths), **ranges}
-    return FileBatch(paths=paths, out=out.ctypes.data, store=_not_called, **given)
-
-
-def _not_called(row: int, pixels: np.ndarray) -> None:
-    raise AssertionError("the core stores pixels itself")
+    return Recipes(paths=paths, format=Format(), out=addresses(out.ctypes.data, out.strides[0], len(paths)), **given)

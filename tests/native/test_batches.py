@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
-from core_alone import decode, file_batch, file_loader, load, view_of
+from core_alone import decode, fill, load, of_files, view_of
 from folders import changed_copy
 from places import HELPERS
 from torch.utils.data import ConcatDataset, Subset
@@ -100,8 +100,8 @@ from core_alone import load
 from fastdata import native
 from fastdata.loaders import resample
 pool = native.Pool(resample.exact_core()[0], 2)
-assert load([{path!r}] * 4).results.statuses.tolist() == [native.Status.OK] * 4
-assert load([{path!r}] * 4, pool=pool).results.statuses.tolist() == [native.Status.BAD_REQUEST] * 4
+assert load([{path!r}] * 4).statuses.tolist() == [native.Status.OK] * 4
+assert load([{path!r}] * 4, pool=pool).statuses.tolist() == [native.Status.BAD_REQUEST] * 4
 """
 
 
@@ -132,10 +132,10 @@ def test_a_range_outside_the_file_is_unreadable(tmp_path: Path) -> None:
     path.write_bytes(b"0123456789")
     loaded = load([str(path)] * 3 + [str(tmp_path)], offsets=[2, 8, 11, 0], lengths=[3, 3, -1, -1])
     unsupported, unreadable = native.Status.UNSUPPORTED, native.Status.UNREADABLE
-    assert loaded.results.statuses.tolist() == [unsupported, unreadable, unreadable, unreadable]
-    assert loaded.data_bytes[0] == 3
-    assert "outside the file of 10 bytes" in loaded.results.reason(1)
-    assert "directory" in loaded.results.reason(3)
+    assert loaded.statuses.tolist() == [unsupported, unreadable, unreadable, unreadable]
+    assert loaded.read_bytes[0] == 3
+    assert "outside the file of 10 bytes" in loaded.reason(1)
+    assert "directory" in loaded.reason(3)
 
 
 def test_images_are_found_inside_a_larger_file(tmp_path: Path) -> None:
@@ -143,26 +143,25 @@ def test_images_are_found_inside_a_larger_file(tmp_path: Path) -> None:
     path = tmp_path / "many.bin"
     path.write_bytes(b"junk" + first + second)
     loaded = load([str(path)] * 2, offsets=[4, 4 + len(first)], lengths=[len(first), len(second)])
-    assert not loaded.results.statuses.any()
-    assert loaded.data_bytes.tolist() == [len(first), len(second)]
+    assert not loaded.statuses.any()
+    assert loaded.read_bytes.tolist() == [len(first), len(second)]
     assert loaded.read_s > 0
     assert loaded.decode_s > 0
 
 
 def test_a_path_that_no_file_can_have_is_refused() -> None:
-    assert load(["a\0b", "c"]).results.statuses.tolist() == [native.Status.BAD_REQUEST] * 2
+    assert load(["a\0b", "c"]).statuses.tolist() == [native.Status.BAD_REQUEST] * 2
 
 
 def test_columns_of_other_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="other lengths than 2 paths"):
+    with pytest.raises(ValueError, match="1 rows for 2 images"):
         load(["a", "b"], offsets=[1])
 
 
 def test_a_crop_larger_than_the_image_has_no_view(folder: Path) -> None:
-    loader = file_loader(RandomCrop(size=(500, 500)))
     out = np.zeros((500, 500, 3), np.uint8)
     path = ImageFolder(folder).samples[0][0]
-    assert loader.load(file_batch([path], out)).results.statuses == [native.Status.NO_VIEW]
+    assert fill(of_files([path], out), RandomCrop(size=(500, 500))).statuses == [native.Status.NO_VIEW]
 
 
 THREADS_OF_AN_EPOCH = """
@@ -210,10 +209,10 @@ def test_a_forked_child_decodes_with_threads_of_its_own(folder: Path) -> None:
     core = resample.exact_core()[0]
     pool = native.Pool(core, 2)
     path = ImageFolder(folder).samples[0][0]
-    assert not load([path] * 8, pool=pool).results.statuses.any()
+    assert not load([path] * 8, pool=pool).statuses.any()
     child = os.fork()
     if child == 0:
-        os._exit(1 if load([path] * 8, pool=pool).results.statuses.any() else 0)
+        os._exit(1 if load([path] * 8, pool=pool).statuses.any() else 0)
     assert os.waitpid(child, 0)[1] == 0
 
 

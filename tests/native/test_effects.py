@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core_alone import file_batch, file_loader
+from core_alone import fill, of_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -201,9 +201,8 @@ def test_in_a_batch_every_image_has_its_own(tmp_path: Any) -> None:
     table["kind"][1, 0] = EffectKind.INVERT
     table["kind"][2] = EffectKind.EQUALIZE, EffectKind.GREY
     out = [np.zeros((4, 8, 8, 3), np.uint8) for _ in range(2)]
-    loader = file_loader()
     for given_, place in zip((None, table), out, strict=True):
-        loader.load(file_batch(paths, place, effects=given_))
+        fill(of_files(paths, place, effects=given_))
     plain, changed = out
     assert plain.any()
     assert np.array_equal(changed[[0, 3]], plain[[0, 3]])

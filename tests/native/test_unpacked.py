@@ -21,8 +21,8 @@ from PIL import Image
 from places import GOLDEN
 
 from fastdata.loaders import resample
-from fastdata.native import Records, Status
-from fastdata.tables import Format
+from fastdata.native import Status
+from fastdata.tables import Format, Recipes, addresses
 from fastdata.views.view import View, Views
 
 HEAD = struct.Struct("<8sIIIIIHBB")
@@ -48,14 +48,9 @@ def made(data: bytes) -> bytes:
 def status_of(record: bytes, view: View) -> Status:
     core, order = resample.exact_core()
     out = np.zeros((*view.size, 3), np.uint8)
-    results = core.decode(
-        np.array([np.frombuffer(record, np.uint8).ctypes.data], np.uint64),
-        np.array([len(record)], np.int64),
-        Views.of([view]).columns,
-        np.array([out.ctypes.data], np.uint64),
-        format=Format(),
-        options=resample.options_for(order, "exact"),
-    )
+    place = addresses(out.ctypes.data, 1, 1)
+    recipes = Recipes(data=[record], windows=Views.of([view]).columns, format=Format(), out=place)
+    results = core.fill(recipes, options=resample.options_for(order, "exact"))
     return Status(int(results.statuses[0]))
 
 
@@ -403,11 +398,11 @@ def test_records_made_beside_the_pixels_are_the_same(tmp_path: Path) -> None:
         paths.append(str(tmp_path / str(number)))
         Path(paths[-1]).write_bytes(data)
     out = np.zeros((4, 24, 24, 3), np.uint8)
-    batch = core_alone.file_batch(paths, out)
-    loaded = core_alone.file_loader().load(replace(batch, kept=np.array([True, True, False, True])))
-    assert loaded.results.statuses.tolist()[:3] == [Status.OK] * 3
+    recipes = core_alone.of_files(paths, out)
+    loaded = core_alone.fill(replace(recipes, kept=np.array([True, True, False, True])))
+    assert loaded.statuses.tolist()[:3] == [Status.OK] * 3
     assert loaded.records == (made(files[0]), b"", None, None)
-    assert core_alone.file_loader().load(batch).records == ()
+    assert core_alone.fill(recipes).records == ()
 
 
 def test_what_pillow_refuses_for_what_follows_the_scan_is_no_record() -> None:
@@ -423,26 +418,24 @@ def test_parts_of_files_and_images_in_memory_give_records_with_their_pixels(tmp_
     options, data = resample.options_for(order, "exact"), images.jpeg(60, 40, seed=3)
     path, view = tmp_path / "two.bin", View.whole(60, 40)
     path.write_bytes(b"before" + data + b"after")
-    given, rows = np.frombuffer(data, np.uint8), 4
-    out, address, size = np.zeros((rows, 40, 60, 3), np.uint8), np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
-    address[2], size[2] = given.ctypes.data, given.size
-    crc = google_crc32c.value(data)
-    records = Records(core.library, np.array([True, False, True, True]), rows)
-    results = core.decode(
-        address,
-        size,
-        Views.of([view] * rows).columns,
-        (out.ctypes.data + out.strides[0] * np.arange(rows)).astype(np.uint64),
-        format=Format(),
-        options=options,
+    rows, crc = 4, google_crc32c.value(data)
+    out = np.zeros((rows, 40, 60, 3), np.uint8)
+    recipes = Recipes(
         paths=[str(path), str(path), "", str(path)],
+        offsets=np.array([6, 6, 0, 6]),
+        lengths=np.array([len(data), len(data), -1, len(data)]),
+        crcs=np.array([crc, crc, -1, 1]),
+        data=[None, None, data, None],
         same_as=np.array([0, 0, 2, 3]),
-        ranges=[np.array([6, 6, 0, 6]), np.array([len(data), len(data), -1, len(data)]), np.array([crc, crc, -1, 1])],
-        records=records,
+        windows=Views.of([view] * rows).columns,
+        format=Format(),
+        out=addresses(out.ctypes.data, out.strides[0], rows),
+        kept=np.array([True, False, True, True]),
     )
+    results = core.fill(recipes, options=options)
     assert results.statuses.tolist() == [Status.OK, Status.OK, Status.OK, Status.CORRUPT]
     assert results.reason(3) == "wrong checksum"
     assert all(np.array_equal(out[row], np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))) for row in range(3))
-    made_of_file, other_view, made_of_bytes, of_damaged = records.taken()
+    made_of_file, other_view, made_of_bytes, of_damaged = results.records
     assert made_of_file == made_of_bytes == unpack(data)
     assert (other_view, of_damaged) == (None, None)

@@ -63,7 +63,6 @@ class _Core:
     def __init__(self) -> None:
         self._core, order = resample.exact_core()
         self._options = resample.options_for(order, "exact")
-        self._loaders = [core_alone.file_loader(crop) for crop in CROPS]
 
     def check(self, data: bytes, rng: Random, place: Path) -> tuple[list[str], str]:
         """Compares the windows of a file; returns by which ways the core decoded it, and whether Pillow did, too."""
@@ -122,18 +121,16 @@ class _Core:
         out = np.zeros((len(dataset), height, width, 3), np.uint8)
         indexes = open_indexes().of(ranges.paths, ranges.offsets)
         index = rng.randrange(1000)
-        loaded = self._loaders[number].load(
-            core_alone.file_batch(
-                ranges.paths,
-                out,
-                offsets=ranges.offsets,
-                lengths=ranges.lengths,
-                crcs=ranges.crcs,
-                indices=[index] * len(dataset),
-            ),
-            indexes=indexes,
+        recipes = core_alone.of_files(
+            ranges.paths,
+            out,
+            offsets=ranges.offsets,
+            lengths=ranges.lengths,
+            crcs=ranges.crcs,
+            indices=[index] * len(dataset),
         )
-        found = [pixels for pixels, status in zip(out, loaded.results.statuses, strict=True) if status == Status.OK]
+        results = core_alone.fill(recipes, CROPS[number], indexes=indexes)
+        found = [pixels for pixels, status in zip(out, results.statuses, strict=True) if status == Status.OK]
         if whole is not None and size[0] >= width and size[1] >= height:
             view = draw_view((CROPS[number],), size, index, 0, key=Key(seed=1, epoch=1))
             found.append(core_alone.reference(data, view))

@@ -1,9 +1,8 @@
-"""Checks of what a backend may offer beside `decode`: a `file_loader` and a `source_decoder`."""
+"""Checks of what a backend may offer beside `decode`: a `filler`."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,9 +10,9 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.loaders.backend import Backend, FileLoader, SourceBatch
+from fastdata.loaders.backend import Backend, Filler
 from fastdata.loaders.per_image import HandBack
-from fastdata.tables import FileBatch, Format
+from fastdata.tables import Format, Recipes, addresses
 from fastdata.testing.pictures import check_close, encoded, pillows_view
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
@@ -21,7 +20,7 @@ from fastdata.views.plan import Output, Plan, RandomResizedCrop
 from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View
 
-__all__ = ["check_file_loader", "check_source_decoder"]
+__all__ = ["check_drawing_filler", "check_filler"]
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
@@ -33,13 +32,13 @@ _PLAN = Plan(
 )
 
 
-def check_file_loader(backend: Backend, tolerance: float) -> None:
-    """A `file_loader` fills the rows of whole files and of parts of files; damaged and missing ones are not `ok`.
+def check_drawing_filler(backend: Backend, tolerance: float) -> None:
+    """A `filler` fills the rows of whole files and of parts of files, and refuses damaged and missing ones.
 
     It draws views, or shows those that were drawn already.
     """
-    loader = backend.file_loader(_PLAN, _KEY, format=Format(), threads=2)
-    if loader is None:
+    filler = backend.filler(_PLAN, _KEY, threads=2)
+    if filler is None:
         return
     images = [encoded(*size) for size in _SIZES]
     begins = np.cumsum([0, *map(len, images)])
@@ -61,44 +60,43 @@ def check_file_loader(backend: Backend, tolerance: float) -> None:
         offsets, lengths, checksums = (np.array(column, np.int64) for column in columns)
         indices, out = range(10, 10 + len(rows)), np.zeros((len(rows), 24, 32, 3), np.uint8)
         try:
-            loaded = loader.load(
-                FileBatch(
+            filled = filler.fill(
+                Recipes(
                     paths=[str(folder / file) for file in files],
                     offsets=offsets,
                     lengths=lengths,
                     crcs=checksums,
                     indices=indices,
                     occurrences=[1] * len(rows),
-                    out=out.ctypes.data,
-                    store=_storing_in(out),
+                    format=Format(),
+                    out=_places(out),
                 )
             )
-            _check_given_view(loader, folder / "whole", images[0], tolerance)
+            _check_given_view(filler, folder / "whole", images[0], tolerance)
         finally:
-            loader.close(True)
-    assert loaded.ok.tolist() == [each is not None for each in expected], (
-        f"of {', '.join(files)} {loaded.ok.tolist()} were loaded"
-    )
+            filler.close()
+    shown = [row not in filled.refused for row in range(len(rows))]
+    assert shown == [each is not None for each in expected], f"of {', '.join(files)} {shown} were stored"
     for row, image in enumerate(expected):
         if image is not None:
             sizes = np.array([_SIZES[image]], np.int64)
             views = draw_views(_PLAN.ops, sizes, np.array([indices[row]]), key=_KEY, occurrences=np.array([1]))
             check_close(out[row], pillows_view(images[image], views.row(0)), tolerance, f"row {row} of {files[row]}")
-            assert int(loaded.data_bytes[row]) == len(images[image]), f"row {row}: wrong number of bytes read"
+            assert int(filled.read_bytes[row]) == len(images[image]), f"row {row}: wrong number of bytes read"
 
 
-def _check_given_view(loader: FileLoader, path: Path, image: bytes, tolerance: float) -> None:
-    """A loader shows the view that was drawn already, and draws none of its own."""
+def _check_given_view(filler: Filler, path: Path, image: bytes, tolerance: float) -> None:
+    """A filler shows the view that was drawn already, and draws none of its own."""
     window = (3, 5, 43, 35)
     out = np.zeros((1, 24, 32, 3), np.uint8)
-    loader.load(
-        FileBatch(
+    filler.fill(
+        Recipes(
             paths=[str(path)],
             indices=[7],
             occurrences=[0],
             given=np.array([[[*window, 0]]], np.int64),
-            out=out.ctypes.data,
-            store=_storing_in(out),
+            format=Format(),
+            out=_places(out),
         )
     )
     view = View.whole(*_SIZES[0]).cropped(window)
@@ -107,10 +105,9 @@ def _check_given_view(loader: FileLoader, path: Path, image: bytes, tolerance: f
     check_close(out[0], pillows_view(image, view), tolerance, "a view that was drawn already")
 
 
-def check_source_decoder(backend: Backend, tolerance: float) -> None:
-    """A `source_decoder` fills rows from files and from memory, several of one image too, and reports the rest."""
-    decoder = backend.source_decoder()
-    if decoder is None:
+def check_filler(backend: Backend, tolerance: float) -> None:
+    """A `filler` fills rows with given views from files and memory, several of one image too, and refuses the rest."""
+    if backend.filler(threads=0) is None:
         return
     images = [encoded(*size) for size in _SIZES[:2]]
     shown = [0, 0, 1, None]
@@ -121,38 +118,33 @@ def check_source_decoder(backend: Backend, tolerance: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = str(Path(name) / "image.jpg")
         Path(path).write_bytes(images[0])
-        paths = [path, path, "", ""]
-        batch = SourceBatch(
-            paths=paths,
+        recipes = Recipes(
+            paths=[path, path, "", ""],
             data=[None, None, images[1], images[0][:300]],
-            origins=paths,
-            views=views,
-            out=(out.ctypes.data + out.strides[0] * rows).astype(np.uint64),
-            format=Format(),
-            effects=None,
             same_as=np.array([0, 0, 2, 3]),
-            store=_storing_in(out),
+            windows=views.columns,
+            format=Format(),
+            out=_places(out),
         )
         for threads in (0, 2):
             out[:] = 0
-            pool = decoder.pool(threads) if threads else None
+            filler = backend.filler(threads=threads)
+            assert filler is not None
             try:
-                errors, read_bytes = decoder.decode_sources(batch, pool=pool)[:2]
+                filled = filler.fill(recipes)
             finally:
-                if pool is not None:
-                    pool.close()
+                filler.close()
             for row, image in enumerate(shown):
+                refusal = filled.refused.get(row)
                 if image is None:
-                    assert errors[row] is not None, "no error for a damaged image"
-                elif not isinstance(errors[row], HandBack):
-                    assert errors[row] is None, f"row {row}: {errors[row]}"
+                    assert refusal is not None, "a damaged image was not refused"
+                elif not isinstance(refusal, HandBack):
+                    assert refusal is None, f"row {row}: {refusal}"
                     expected = pillows_view(images[image], views.row(row))
                     check_close(out[row], expected, tolerance, f"row {row} by {threads} threads")
-            assert len(read_bytes) == len(shown), f"{len(read_bytes)} numbers of bytes for {len(shown)} images"
+            told = len(filled.read_bytes)
+            assert told == len(shown), f"{told} numbers of bytes for {len(shown)} images"
 
 
-def _storing_in(out: Pixels) -> Callable[[int, Pixels], None]:
-    def store(row: int, pixels: Pixels) -> None:
-        out[row] = pixels
-
-    return store
+def _places(out: Pixels) -> npt.NDArray[np.uint64]:
+    return addresses(out.ctypes.data, out.strides[0], len(out))
