@@ -48,6 +48,8 @@ ROWS = (
     Row("environment", 60),
     Row("tests", 200),
     Row("memory", 60),
+    Row("epochs", 60),
+    Row("contexts", 60),
     Row("copies", 60),
     Row("nccl", 60),
     Row("precision", 120),

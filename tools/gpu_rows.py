@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout; in a
 
 import torch
 from gpu_row import CLASSES, ROOT, Failed, Row, run
+from gpu_rows_of_epochs import contexts, epochs
 from gpu_rows_of_own_code import own_code
 from gpu_rows_of_ranks import nccl, ranks
 from gpu_rows_of_speed import augmentations, decoding, resnet50
@@ -247,6 +248,8 @@ ROWS: dict[str, Callable[[Row], dict[str, Any]]] = {
     "environment": environment,
     "tests": tests,
     "memory": memory,
+    "epochs": epochs,
+    "contexts": contexts,
     "copies": copies,
     "nccl": nccl,
     "precision": precision,

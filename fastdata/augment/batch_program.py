@@ -55,7 +55,7 @@ class BatchProgram:
             self._block[first : first + length] = tensor.contiguous().view(-1).view(torch.uint8)
 
     def run(self, images: torch.Tensor) -> torch.Tensor:
-        """Applies the operations; does not wait for the images' device, nor change them.
+        """Applies the operations, outside of autocast; does not wait for the images' device, nor change them.
 
         Args:
             images: (N, 3, H, W), on any device, contiguous or channels_last.
@@ -63,6 +63,10 @@ class BatchProgram:
         Returns:
             N images in their memory format; those given if there is nothing to do.
         """
+        kind = images.device.type
+        if kind != "meta" and torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
+                return self.run(images)
         layout, tensors, result = _memory_format(images), self._tensors(images), images
         for each in self._operations:
             at = None if each.rows is None else next(tensors)

@@ -150,8 +150,9 @@ class EpochIterator:
     def close(self) -> None:
         """Stops the pipeline and joins its threads.  Harmless when repeated."""
         self._left_at = None
-        if self._pipeline is not None:
-            self._pipeline.close()
+        for each in (self._inner, self._pipeline):  # copies ahead, which hold batches, and what makes these
+            if (close := getattr(each, "close", None)) is not None:
+                close()
         if self._shown is not None:
             self._shown.close()
             self._shown = None

@@ -15,6 +15,7 @@ from fastdata.dataloader.iterators import CountedIterator
 from fastdata.dataloader.map_style import AskWorker, WorkerJobs
 from fastdata.dataloader.worker_faults import Receiver
 from fastdata.dataloader.worker_states import END, FromWorker
+from fastdata.device.prefetch import chosen_by_threads
 from fastdata.lazy.batch_messages import MadeAgain, UnfinishedBatch
 from fastdata.pipeline.jobs import OrderedJobs
 
@@ -164,6 +165,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
             depth=self._samples.depth,
             on_close=completion.close,
             may_take=jobs.may_take,
+            begin=chosen_by_threads(self._samples.arguments.device) if completion.pin else None,
         )
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:

@@ -1,10 +1,12 @@
 """Batches to the device ahead of need.
 
-One copy stream per prefetcher.  A batch is made pinned (by the loader, or here), copied with ``non_blocking`` on that
+One copy stream per process and device, since torch's allocator keeps memory for each stream: one for each epoch would
+take new memory in each.  A batch is made pinned (by the loader, or here), copied with ``non_blocking`` on that
 stream, and handed over like this:
 
 * The consumer's stream waits for the event recorded after the copy (and the normalisation, which runs on the copy
   stream too), so its kernels see finished data.
+* Nothing runs in the caller's autocast: what is done to images has the bits that it has on the host.
 * Every tensor handed over is marked with ``record_stream`` for the consumer's stream.  Its memory belongs to the
   copy stream's pool, and the mark keeps the allocator from giving it to the next copy while the consumer's kernels
   may still read it.  A ring of buffers would save the allocator's event, but would overwrite a batch that the
@@ -24,18 +26,21 @@ On the CPU everything is handed through untouched (but for ``static``).
 from __future__ import annotations
 
 import copy
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from fastdata.errors import OptionError
 from fastdata.order.sampler_chain import epoch_sampler
 from fastdata.system import cuda
 
-__all__ = ["DevicePrefetcher", "CopyStreams", "check_device", "index_of", "map_tensors"]
+__all__ = ["CopyStreams", "DevicePrefetcher", "check_device", "chosen_by_threads", "index_of", "map_tensors"]
 
 
 def check_device(device: str | torch.device | int) -> torch.device:
@@ -71,12 +76,28 @@ def index_of(device: torch.device | None) -> int:
     return device.index if device.index is not None else cuda.current_device()
 
 
+def chosen_by_threads(device: str | torch.device | None) -> Callable[[], object]:
+    """What a thread that pins memory does first, whose current device is the first one: it takes another.
+
+    Args:
+        device: where batches go; if that is no CUDA device, the current one is taken.
+    """
+    wanted = torch.device(device) if device is not None else None
+    is_cuda = wanted is not None and wanted.type == "cuda"
+    return partial(cuda.set_device, index_of(wanted if is_cuda else torch.device("cuda")))
+
+
+_copy_streams: dict[tuple[int, int], Any] = {}  # by process and device
+
+
 class CopyStreams:
-    """A copy stream beside the consumer's, on a CUDA device; what the hand-over asks of it."""
+    """The copy stream beside the consumer's, on a CUDA device with an index; what the hand-over asks of it."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = cuda.new_stream(device)
+        self._device, key = device, (os.getpid(), device.index)
+        if key not in _copy_streams:
+            _copy_streams[key] = cuda.new_stream(device)
+        self._stream = _copy_streams[key]
         self._producer = cuda.current_stream(device)
 
     def copying(self) -> AbstractContextManager[Any]:
@@ -86,8 +107,9 @@ class CopyStreams:
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begins a copy; the result may be used by later work of the copy stream."""
-        if tensor.is_cuda:  # made by kernels that may still run, on the stream the loader was asked from
-            self._stream.wait_stream(self._producer)
+        if tensor.is_cuda:  # made by kernels that may still run: where the loader was asked, or in a thread of its own
+            for producer in (self._producer, cuda.default_stream(self._device)):
+                self._stream.wait_stream(producer)
             cuda.keep_for(tensor, self._stream)
         else:
             tensor = cuda.pinned(tensor)
@@ -151,8 +173,8 @@ class DevicePrefetcher:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
-        if self.device.type == "cuda":
-            return self._copied_ahead(batches, CopyStreams(self.device))
+        if self.device.type == "cuda":  # the current device is asked for once
+            return self._copied_ahead(batches, CopyStreams(torch.device("cuda", index_of(self.device))))
         return map(self._moved, batches)
 
     def set_epoch(self, epoch: int) -> None:
@@ -249,6 +271,10 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
     """Applies a function to every tensor in nested lists, tuples, named tuples and mappings."""
     if isinstance(value, torch.Tensor):
         return function(value)
+    if isinstance(value, PackedSequence):  # whose `batch_sizes` belong on the host
+        parts = (value.data, value.sorted_indices, value.unsorted_indices)
+        data, *indices = (None if part is None else function(part) for part in parts)
+        return type(value)(data, value.batch_sizes, *indices)  # type: ignore[arg-type]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(map_tensors(item, function) for item in value))
     if isinstance(value, list | tuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from fastdata.device.prefetch import chosen_by_threads
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import FailedJob, Job, OrderedJobs
@@ -34,6 +35,7 @@ def open_pipeline(
         depth=depth,
         timeout_s=timeout_s,
         on_close=resources.close,
+        begin=chosen_by_threads(resources.config.device) if resources.config.pin else None,
     )
     if resources.batch_decoder is None:
         return jobs

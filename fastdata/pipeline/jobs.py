@@ -187,8 +187,10 @@ class _InFlight:
 class _Shared:
     """State that the threads and the consumer share.  Threads refer to this, never to the iterator."""
 
-    def __init__(self, on_close: Callable[[bool], object] | None, wanted: int) -> None:
-        self.owner_pid = os.getpid()
+    def __init__(
+        self, on_close: Callable[[bool], object] | None, wanted: int, begin: Callable[[], object] | None
+    ) -> None:
+        self.owner_pid, self.begin = os.getpid(), begin
         self.on_close = on_close
         self.changed = threading.Condition()
         self.queue: deque[tuple[_InFlight, Task]] = deque()
@@ -205,6 +207,9 @@ class _Shared:
     def work(self) -> None:
         """A decode thread's life."""
         _of_this_thread.shared = self
+        if self.begin is not None:
+            with suppress(RuntimeError):  # of a device, whose next call tells it at its place
+                self.begin()
         while (entry := self._take()) is not None:
             flight, task = entry
             further = flight.run(task, self.changed)
@@ -263,6 +268,7 @@ class OrderedJobs:
         timeout_s: float = 0,
         on_close: Callable[[bool], object] | None = None,
         may_take: Callable[[], bool] | None = None,
+        begin: Callable[[], object] | None = None,
     ) -> None:
         """Args:
         jobs: made lazily, in the consumer's thread, at most `depth` ahead of what has been yielded.
@@ -270,6 +276,7 @@ class OrderedJobs:
         depth: jobs in flight.
         timeout_s: longest wait for one result; 0 waits for ever.
         on_close: called once, at the end; with False if a thread was left behind that may still work.
+        begin: called by each thread first.
         may_take: True if the next job is there; without one no job is waited for while another is in flight.
         """
         # A generator: an error that waits for its turn knows its callers' frames up to it, not this object's.
@@ -279,7 +286,7 @@ class OrderedJobs:
         self._flights: deque[_InFlight] = deque()
         self._exhausted = False
         self._may_take = may_take
-        self._shared = _Shared(on_close, threads)
+        self._shared = _Shared(on_close, threads, begin)
         self._close = weakref.finalize(self, _Shared.shut_down, self._shared)
         self.waited_s = 0.0
         if threads:

@@ -147,6 +147,19 @@ def test_batches_are_those_of_the_operators_on_batches(folder: Path, name: str) 
         assert not torch.equal(ours, before)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("step", [v2.GaussianBlur(5, (1.0, 2.0)), v2.RandomAffine(30, scale=(0.8, 1.2))])
+def test_the_loops_autocast_changes_no_image(folder: Path, step: Any, workers: int) -> None:
+    steps = [v2.ToImage(), v2.RandomResizedCrop(24, antialias=True), step, v2.ToDtype(torch.float32, scale=True)]
+    batches = loader(folder, steps, augment_on="device", num_workers=workers)
+    assert steps_on_batches(batches)
+    expected = images_of(batches)
+    again = loader(folder, steps, augment_on="device", num_workers=workers)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = images_of(again)
+    assert all(torch.equal(ours, before) for ours, before in zip(found, expected, strict=True))
+
+
 RECIPES: dict[str, list[Any]] = {
     "jitter, then floats": [
         v2.RandomResizedCrop(24, antialias=True),

@@ -21,7 +21,7 @@ def check(out: Path, *more: str, limit_s: float = 500.0) -> subprocess.Completed
     return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
-QUICK = ["environment", "memory", "copies", "nccl", "batch_size", "decoding", "augmentations"]
+QUICK = ["environment", "memory", "epochs", "contexts", "copies", "nccl", "batch_size", "decoding", "augmentations"]
 LONG = ["tests", "precision", "ranks", "resnet50", "doctor", "own_code"]
 
 

@@ -52,7 +52,70 @@ def test_a_batch_from_the_device_is_waited_for_and_kept_for_the_copies(monkeypat
 
     fake = FakeCuda(monkeypatch)
     next(iter(DevicePrefetcher([torch.zeros(2).as_subclass(OnDevice)], "cuda")))
-    assert fake.calls[:3] == ["copies waits for consumer", "keep for copies", "copy"]
+    waits = ["copies waits for consumer", "copies waits for default"]  # a decode thread works on the latter
+    assert fake.calls[:4] == [*waits, "keep for copies", "copy"]
+
+
+def loader_for_a_gpu(monkeypatch: pytest.MonkeyPatch, **options: Any) -> DataLoader[Any]:
+    monkeypatch.setattr("fastdata.dataloader.epoch_paths.may_pin", lambda wanted: False)
+    return DataLoader(TensorDataset(torch.arange(40)), 4, **options)
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_all_epochs_and_loaders_copy_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's allocator keeps memory for each stream: one for each epoch took more and more of it."""
+    fake = FakeCuda(monkeypatch)
+    loaders = [loader_for_a_gpu(monkeypatch, device="cuda") for _ in range(2)]
+    assert all(len(list(loader)) == 10 for loader in loaders * 3)
+    assert fake.streams == 1
+    fake.current = 1
+    assert len(list(loaders[0])) == 10
+    assert fake.streams == 2
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_the_current_device_is_asked_for_once_in_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda(monkeypatch)
+    fake.current = 3
+    batches = iter(loader_for_a_gpu(monkeypatch, device="cuda"))
+    next(batches)
+    fake.current = 0
+    assert len(list(batches)) == 9
+    assert fake.devices == {torch.device("cuda", 3)}
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_close_drops_what_was_copied_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda(monkeypatch)
+    batches = iter(loader_for_a_gpu(monkeypatch, device="cuda"))
+    batch = next(batches)
+    assert len([copy for copy in fake.copies if copy() is not None]) > 1
+    batches.close()  # type: ignore[attr-defined]
+    assert [copy() for copy in fake.copies if copy() is not None] == batch
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+@pytest.mark.parametrize("device", ["cuda:0", "cuda", None])
+def test_threads_that_pin_memory_choose_the_loaders_device(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, device: str | None
+) -> None:
+    """Otherwise a rank's threads make a context on the first GPU."""
+    fake = FakeCuda(monkeypatch)
+    fake.current = 2
+    for place in ("epoch_paths", "map_style"):
+        monkeypatch.setattr(f"fastdata.dataloader.{place}.may_pin", lambda wanted: True)
+    monkeypatch.setattr("torch.utils.data._utils.pin_memory.pin_memory", lambda batch: batch)
+    monkeypatch.setattr("fastdata.lazy.complete.pin_memory", lambda batch: batch)
+    monkeypatch.setattr("fastdata.pipeline.batch_memory.BatchMemory.images", unpinned)
+    for dataset in (ImageFolder(folder, VALIDATE), Table(table, VALIDATE)):
+        fake.chosen.clear()
+        loader = DataLoader(dataset, 5, num_workers=2, device=device, pin_memory=True)
+        assert len(list(loader)) == len(loader)
+        assert set(fake.chosen) == {0 if device == "cuda:0" else 2}
+
+
+def unpinned(memory: Any, shape: Any, dtype: Any, *, memory_format: Any, pin: bool) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, memory_format=memory_format)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

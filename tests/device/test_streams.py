@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from simulated_device import SIZE, Device, sums
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from fastdata import DevicePrefetcher, OptionError
 from fastdata.device.prefetch import map_tensors
@@ -112,6 +113,14 @@ def test_a_static_batch_of_another_size_is_refused() -> None:
     next(iterator)
     with pytest.raises(OptionError, match=r"\(4, 2\).*\(3, 2\).*drop_last=True"):
         next(iterator)
+
+
+def test_lengths_of_packed_sequences_stay_on_the_host() -> None:
+    packed = pack_sequence([torch.tensor([1.0, 2.0]), torch.tensor([3.0])], enforce_sorted=False)
+    moved = map_tensors({"words": packed}, lambda tensor: tensor.to("meta"))["words"]
+    assert [part.device.type for part in moved] == ["meta", "cpu", "meta", "meta"]
+    assert type(moved) is PackedSequence
+    assert map_tensors(pack_sequence([torch.ones(2)]), torch.neg).data.tolist() == [-1.0, -1.0]
 
 
 def test_mapped_structures_keep_what_is_no_tensor() -> None:

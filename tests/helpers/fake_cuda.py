@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import weakref
 from typing import Any
 
 import pytest
 import torch
 
+from fastdata.device import prefetch
 from fastdata.system import cuda
 
 
@@ -44,31 +46,53 @@ class FakeCuda:
 
     Attributes:
         calls: what was asked of it, in order.
+        current: number of the current device.
+        streams: how many were made.
+        chosen: devices that threads have chosen.
+        devices, copies: where copies went, and these.
         now_ms: the device's clock, which events note.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
         self.now_ms = 0.0
-        self._consumer, self._events = Stream(self.calls, "consumer"), itertools.count()
+        self._consumer, self._default = Stream(self.calls, "consumer"), Stream(self.calls, "default")
+        self._events = itertools.count()
+        self.current, self.streams = 0, 0
+        self.chosen: list[int] = []
+        self.devices, self.copies = set[torch.device](), list[weakref.ref[torch.Tensor]]()
         self._batches = itertools.count()
         for name in (
             "copied",
+            "current_device",
             "current_stream",
+            "default_stream",
             "device_count",
             "keep_for",
             "new_stream",
             "pinned",
             "recorded_event",
+            "set_device",
             "stream",
         ):
             monkeypatch.setattr(cuda, name, getattr(self, name))
+        monkeypatch.setattr(prefetch, "_copy_streams", {})
 
     def device_count(self) -> int:
         return 1
 
+    def current_device(self) -> int:
+        return self.current
+
+    def set_device(self, index: int) -> None:
+        self.chosen.append(index)
+
     def new_stream(self, device: torch.device) -> Stream:
+        self.streams += 1
         return Stream(self.calls, "copies")
+
+    def default_stream(self, device: Any = None) -> Stream:
+        return self._default
 
     def current_stream(self, device: Any = None) -> Stream:
         return self._consumer
@@ -87,7 +111,10 @@ class FakeCuda:
 
     def copied(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         self.calls.append("copy")
-        return tensor.clone()
+        self.devices.add(device)
+        copy = tensor.clone()
+        self.copies.append(weakref.ref(copy))
+        return copy
 
     def keep_for(self, tensor: torch.Tensor, user: Stream) -> None:
         self.calls.append(f"keep for {user.name}")
