@@ -34,8 +34,8 @@ from harness import benchmark, taking_turns
 
 from fastdata import DataLoader, ImageFolder, native
 from fastdata.loaders import resample
+from fastdata.loaders.fallback import inspect
 from fastdata.loaders.native import NativeBackend
-from fastdata.loaders.per_image import inspect
 from fastdata.measuring.rounds import spread
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.image_batch import ImageBatch

@@ -20,7 +20,7 @@ from harness import benchmark
 
 from fastdata import native
 from fastdata.loaders import resample
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
 from fastdata.tables import Format, Recipes, addresses
 from fastdata.transforms import RandomResizedCrop
 from fastdata.transforms.compile import compile_transform

@@ -20,7 +20,7 @@ from fastdata.diagnosis.observation import SampleTimes
 from fastdata.diagnosis.own_steps import profiled, slowest_step
 from fastdata.diagnosis.replacing import replace
 from fastdata.loaders import resample
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
 from fastdata.native import IndexUse, JpegIndexes, available
 from fastdata.sources.protocol import NotASource, file_ranges
 from fastdata.sources.recognise import has_file_ranges, recognise

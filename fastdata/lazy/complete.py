@@ -13,7 +13,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from fastdata.device.prefetch import map_tensors
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.fetch import SampleFetcher
-from fastdata.lazy.fill import SeenImages, StoredRows, decode_row, decode_together
+from fastdata.lazy.fill import Filling, SeenImages, StoredRows
 from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, is_pending, real, stands_in
 from fastdata.loaders import Backend
 from fastdata.loaders.backend import Filler
@@ -55,19 +55,18 @@ class Completion:
     order: EpochBatches | None
     cache: RecordCache | None = None
     again: Callable[[int | None, MakeAgain], MadeAgain]
-    filler: Filler | None = field(init=False)
+    filler: Filler = field(init=False)
     memory: BatchMemory = field(default_factory=BatchMemory, init=False)
 
     def __post_init__(self) -> None:
         self.filler = self.backend.filler(threads=self.threads)
-        if self.cache is not None and self.filler is not None and self.filler.reads_records:
+        if self.cache is not None and self.filler.reads_records:
             self.filler = CachedFiller(self.filler, self.cache)
 
     def close(self, ended: bool = True) -> None:
         """Gives up the native threads; waits for them only if all work has ended."""
         self.memory.close()
-        if self.filler is not None:
-            self.filler.close(ended)
+        self.filler.close(ended)
 
     def empty_batch(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised batch (N, 3, height, width) in `memory_format`, pinned if `pin`."""
@@ -170,22 +169,28 @@ class CompletedBatch:
     # ---- decoding
 
     def _decode(self) -> Sequence[Task]:
-        """Decodes all images at once if the backend can; returns tasks for the images that are left."""
-        completion, times = self._completion, BatchTimes()
-        parts = [self._place_for(tensor) for tensor in _pending_in(self._received.batch)]
-        left: list[dict[int, Any]] = [dict.fromkeys(range(len(part.batch))) for part in parts]
+        """Decodes all images at once if the backend takes batches; returns tasks for those that are left."""
+        fillings = Filling.of([self._place_for(tensor) for tensor in _pending_in(self._received.batch)])
+        if self._completion.filler.takes_batches:
+            return [task for filling in fillings for task in self._fill(filling)]
+        parts = [part for filling in fillings for part in filling.split(self._share(len(filling.sources)))]
+        return [partial(self._fill, part) for part in parts]
+
+    def _share(self, images: int) -> int:
+        """Images for one of several tasks."""
+        return max(1, -(-images // (4 * max(1, self._completion.threads))))
+
+    def _fill(self, filling: Filling) -> Sequence[Task]:
+        """Decodes images; returns tasks for those that were refused."""
+        stop_if_cancelled()
+        times = BatchTimes()
         with times.stage("decode"):
-            if completion.filler is not None:
-                refused, *counts = decode_together(parts, completion.filler)
-                times.encoded_bytes, times.cached = counts
-                left = list(refused)
+            filled = filling.fill(self._completion.filler)
+        times.encoded_bytes, times.cached = int(filled.read_bytes.sum()), filled.cached
         self._times.append(times)
-        further: list[Task] = []
-        for part, rows in zip(parts, left, strict=True):
-            some, step = list(rows.items()), max(1, -(-len(rows) // (4 * max(1, completion.threads))))
-            for at in range(0, len(some), step):
-                further.append(partial(self._decode_rows, part, some[at : at + step]))
-        return further
+        refused = list(filled.refused.items())
+        step = self._share(len(refused))
+        return [partial(self._ask_pillow, filling, refused[at : at + step]) for at in range(0, len(refused), step)]
 
     def _place_for(self, tensor: PendingBatch | PendingImage) -> StoredRows:
         """Allocates memory for a pending tensor's images and makes it the tensor's value."""
@@ -202,13 +207,12 @@ class CompletedBatch:
         one.value = batch if one.is_batch else batch[0]
         return StoredRows(SeenImages.of([one]), batch)
 
-    def _decode_rows(self, part: StoredRows, some: Sequence[tuple[int, Any]]) -> None:
-        times, backend = BatchTimes(), self._completion.backend
-        own = None if self._completion.filler is not None else backend
+    def _ask_pillow(self, filling: Filling, refused: Sequence[tuple[int, Exception]]) -> None:
+        times = BatchTimes()
         with times.stage("decode"):
-            for row, refusal in some:
+            for row, refusal in refused:
                 stop_if_cancelled()
-                if decode_row(part, row, refusal, backend=own) is not None:
+                if filling.by_pillow(row, refusal) is not None:
                     self._fails = True
         self._times.append(times)
 

@@ -28,7 +28,7 @@ from fastdata.lazy.pillow_filters import filtered
 from fastdata.lazy.pillow_likeness import PixelsOnDemand, StandsForPillows, copy_of_info, name_as_pillows
 from fastdata.lazy.sample_context import context
 from fastdata.loaders.backend import Pixels
-from fastdata.loaders.per_image import asking_pillow
+from fastdata.loaders.fallback import asking_pillow
 from fastdata.views.header import parse_header
 from fastdata.views.resampling import Interpolation, Outside
 from fastdata.views.view import View

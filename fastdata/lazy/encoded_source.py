@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 
 from fastdata.limits import is_above_limit
 from fastdata.loaders.backend import Encoded, Pixels
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
 from fastdata.loaders.unpacked import as_file
 from fastdata.native import available
 from fastdata.system.file_systems import is_on_this_machine

@@ -28,7 +28,7 @@ from fastdata.lazy.image_errors import concerns_an_image, counts_as_image_error
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, real, stacks_pending, stands_in
 from fastdata.lazy.sample_context import Notes, context, still_pending
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
-from fastdata.loaders.per_image import asking_pillow
+from fastdata.loaders.fallback import asking_pillow
 from fastdata.order.random_states import GlobalStates
 from fastdata.pipeline.batched_getitem import FetchesMany
 from fastdata.pipeline.config import OnError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
@@ -14,9 +14,10 @@ import torch
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.sample_context import context
 from fastdata.loaders import create_backend
-from fastdata.loaders.backend import Backend, Filler, Ints, Pixels
-from fastdata.loaders.per_image import HandBack, by_pillow
+from fastdata.loaders.backend import Backend, Filled, Filler, HandBack, Ints, Pixels
+from fastdata.loaders.native import decode_one
 from fastdata.loaders.resample import see
+from fastdata.loaders.rows import fill_by_pillow
 from fastdata.native import load
 from fastdata.tables import EFFECT, EffectTable, Format, Recipes, Windows, addresses
 from fastdata.views.erased import Erased
@@ -26,12 +27,11 @@ from fastdata.views.view import View, Views
 
 __all__ = [
     "After",
+    "Filling",
     "SeenImages",
     "StoredRows",
-    "decode_row",
     "decode_rows",
     "decode_source",
-    "decode_together",
     "drawn",
     "fill_from_pixels",
 ]
@@ -136,10 +136,6 @@ class SeenImages:
         """The effect table with one row per image; (N, 0) if there are no effects."""
         return self.effects if self.effects is not None else np.zeros((len(self.sources), 0), EFFECT)
 
-    def effects_of(self, row: int) -> EffectTable | None:
-        """Returns the effects of one image, (1, any number); None if there are none."""
-        return None if self.effects is None else self.effects[row : row + 1]
-
 
 @dataclass(frozen=True)
 class StoredRows:
@@ -196,58 +192,97 @@ def _stacked(tables: Sequence[EffectTable | None]) -> EffectTable | None:
     return stacked
 
 
-def decode_rows(part: StoredRows) -> dict[int, Exception]:
-    """Decodes all rows in this thread; returns the errors by row."""
-    (refused,), _, _ = decode_together([part], _filler())
-    outcomes = {row: decode_row(part, row, refusal) for row, refusal in refused.items()}
-    return {row: error for row, error in outcomes.items() if error is not None}
+@dataclass(frozen=True)
+class Filling:
+    """Rows of some batches that have one pixel format: what fills them, and where each is.
 
-
-def decode_together(parts: Sequence[StoredRows], filler: Filler) -> tuple[list[dict[int, Exception]], int, int]:
-    """Decodes all parts in one call per pixel format; several views of one image are decoded once.
-
-    Args:
-        parts: batches, for example of the first and the second views of the same images.
-        filler: who decodes.
-
-    Returns:
-        For each part, the errors of images that were not decoded, by row; the number of encoded bytes read; and that of
-        rows whose image came from a cache.
+    Attributes:
+        recipes: the recipes of N rows; those of one image are neighbours.
+        sources: their encoded images.
+        places: for each, its batch and the row there.
     """
-    refused: list[dict[int, Exception]] = [{} for _ in parts]
-    if not parts:
-        return refused, 0, 0
-    places = [(number, row) for number, part in enumerate(parts) for row in range(len(part.batch))]
-    whole = SeenImages.together([part.images for part in parts])
-    sources, effects = whole.sources, whole.effects
-    out = np.concatenate([part.addresses for part in parts])
-    read_bytes = cached = 0
-    for format_, rows in _alike(parts).items():
-        chosen, same_as = _neighbours(sources, rows)
-        own = [sources[row] for row in chosen]
-        filled = filler.fill(
-            Recipes(
-                paths=[source.path if source.data is None else "" for source in own],
-                data=[source.data for source in own],
-                origins=[source.origin for source in own],
-                stamps=[source.stamp for source in own],
+
+    recipes: Recipes
+    sources: list[EncodedSource]
+    places: list[tuple[StoredRows, int]]
+
+    @classmethod
+    def of(cls, parts: Sequence[StoredRows]) -> list[Filling]:
+        """Returns one for each pixel format, so that several views of one image are decoded together."""
+        if not parts:
+            return []
+        places = [(part, row) for part in parts for row in range(len(part.batch))]
+        whole = SeenImages.together([part.images for part in parts])
+        out = np.concatenate([part.addresses for part in parts])
+        fillings = []
+        for format_, rows in _alike(parts).items():
+            chosen, same_as = _neighbours(whole.sources, rows)
+            sources = [whole.sources[row] for row in chosen]
+            recipes = Recipes(
+                paths=[source.path if source.data is None else "" for source in sources],
+                data=[source.data for source in sources],
+                origins=[source.origin for source in sources],
+                stamps=[source.stamp for source in sources],
                 same_as=same_as,
                 windows=whole.views.columns.at(chosen),
-                effects=effects[chosen] if effects is not None else None,
+                effects=whole.effects[chosen] if whole.effects is not None else None,
                 format=parts[format_].format,
                 out=out[chosen],
             )
+            fillings.append(cls(recipes, sources, [places[row] for row in chosen]))
+        return fillings
+
+    def split(self, images: int) -> list[Filling]:
+        """Returns parts of at most so many images, with all rows of each."""
+        assert self.recipes.same_as is not None
+        firsts = np.flatnonzero(self.recipes.same_as == np.arange(len(self.sources)))
+        return [self._at(rows) for rows in np.split(np.arange(len(self.sources)), firsts[images::images])]
+
+    def _at(self, rows: npt.NDArray[np.intp]) -> Filling:
+        chosen = rows.tolist()
+        return Filling(
+            self.recipes.at(rows), [self.sources[row] for row in chosen], [self.places[row] for row in chosen]
         )
-        read_bytes, cached = read_bytes + int(filled.read_bytes.sum()), cached + filled.cached
-        for at, row in enumerate(chosen.tolist()):
-            number, place = places[row]
-            if at in filled.refused:
-                refused[number][place] = filled.refused[at]
-            elif sources[row].has_changed():
-                refused[number][place] = OSError(f"{sources[row].location()} has changed since it was opened")
-            else:
-                parts[number].erase(place)
-    return refused, read_bytes, cached
+
+    def fill(self, filler: Filler) -> Filled:
+        """Has a filler fill the rows; those whose file has changed meanwhile are refused, too."""
+        filled = filler.fill(self.recipes)
+        refused = dict(filled.refused)
+        for row, source in enumerate(self.sources):
+            if row not in refused and source.has_changed():
+                refused[row] = OSError(f"{source.location()} has changed since it was opened")
+        for row in range(len(self.sources)):
+            if row not in refused:
+                self._erase(row)
+        return replace(filled, refused=refused)
+
+    def by_pillow(self, row: int, refusal: Exception) -> Exception | None:
+        """Has Pillow decode a row that was refused, unless finally; returns the error or None."""
+        source = self.sources[row]
+        if source.only_core or not isinstance(refusal, HandBack):
+            return OSError(str(refusal)) if source.only_core else refusal
+        try:
+            image = source.encoded()
+        except Exception as problem:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
+            return problem
+        error = fill_by_pillow(self.recipes, row, refusal, image=image)
+        if error is None:
+            self._erase(row)
+        return error
+
+    def _erase(self, row: int) -> None:
+        part, place = self.places[row]
+        part.erase(place)
+
+
+def decode_rows(part: StoredRows) -> list[Exception]:
+    """Decodes all rows in this thread; returns the errors, in the order of the rows."""
+    errors: dict[int, Exception] = {}
+    for filling in Filling.of([part]):
+        for row, refusal in filling.fill(_native().filler(threads=0)).refused.items():
+            if (error := filling.by_pillow(row, refusal)) is not None:
+                errors[filling.places[row][1]] = error
+    return [errors[row] for row in sorted(errors)]
 
 
 def _alike(parts: Sequence[StoredRows]) -> dict[int, list[int]]:
@@ -273,49 +308,20 @@ def _neighbours(sources: Sequence[EncodedSource], rows: Sequence[int]) -> tuple[
     return np.array([row for each in together.values() for row in each], np.intp), np.repeat(firsts, sizes)
 
 
-def decode_row(
-    part: StoredRows, row: int, refusal: Exception | None = None, *, backend: Backend | None = None
-) -> Exception | None:
-    """Decodes one image with a backend or, after the core's refusal, with Pillow; returns the error or None."""
-    view, source = part.images.views.row(row), part.images.sources[row]
-    try:
-        if refusal is not None and (source.only_core or not isinstance(refusal, HandBack)):
-            return OSError(str(refusal)) if source.only_core else refusal
-        image = source.encoded()
-        if view.window_px[2] > image.width or view.window_px[3] > image.height:
-            return OSError(f"{image.width} × {image.height} pixels: the file has changed since it was opened")
-        pixels = np.empty((*view.size, 3), np.uint8)
-        if backend is not None:
-            (error,) = backend.decode([image], [view], [pixels])
-        else:
-            error = by_pillow(image, view, pixels, refusal)
-        if error is None:
-            load().convert(pixels, part.batch[row].data_ptr(), part.format, part.images.effects_of(row))
-            part.erase(row)
-    except Exception as problem:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
-        return problem
-    return error
-
-
 def fill_from_pixels(part: StoredRows) -> None:
     """Fills all rows from the pixels of their sources, which must be there."""
     for row, source in enumerate(part.images.sources):
         assert source.pixels is not None
         view, (height, width) = part.images.views.row(row), source.pixels.shape[:2]
         pixels = source.pixels if view == View.whole(width, height) else see(source.pixels, view)
-        load().convert(pixels, part.batch[row].data_ptr(), part.format, part.images.effects_of(row))
+        effects = None if part.images.effects is None else part.images.effects[row : row + 1]
+        load().convert(pixels, part.batch[row].data_ptr(), part.format, effects)
         part.erase(row)
 
 
 @cache
 def _native() -> Backend:
     return create_backend("native")
-
-
-def _filler() -> Filler:
-    filler = _native().filler(threads=0)
-    assert filler is not None
-    return filler
 
 
 def decode_source(source: EncodedSource, view: View, *, for_pillow: bool = False) -> Pixels:
@@ -351,8 +357,7 @@ def decode_source(source: EncodedSource, view: View, *, for_pillow: bool = False
 def _decoded(source: EncodedSource, view: View) -> Pixels:
     height, width = view.size
     array = np.empty((height, width, 3), np.uint8)
-    (error,) = _native().decode([source.encoded()], [view], [array])
-    if error is not None:
+    if (error := decode_one(source.encoded(), view, array)) is not None:
         if hasattr(error, "add_note"):  # since Python 3.11
             error.add_note(f"while decoding {source.location()}")
         raise error

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fastdata.lazy.batch_messages import ImageCounts
-from fastdata.loaders.per_image import is_asking_pillow
+from fastdata.loaders.fallback import is_asking_pillow
 from fastdata.system.stack_level import librarys_call
 from fastdata.views.given import Given
 from fastdata.views.philox import Key

@@ -247,7 +247,7 @@ class UndecodedBatch:
         context.notes.decoded += sum(not source.is_decoded for source in self.images.sources)
         with torch.inference_mode(self.is_inference):
             value = torch.empty(shape, dtype=self.levels.dtype, device="cpu")
-            for error in decode_rows(StoredRows(self.images, value)).values():
+            for error in decode_rows(StoredRows(self.images, value)):
                 raise error
             return self.settle(value if len(self.lead) == 1 else value.view(self.shape))
 

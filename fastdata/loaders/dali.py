@@ -1,39 +1,31 @@
-"""Decodes JPEGs by NVIDIA DALI, on the CPU or on the GPU; images that DALI cannot decode go to Pillow.
+"""Decodes whole batches of JPEGs by NVIDIA DALI, on the CPU or on the GPU, in the pipeline of dali_pipeline.py.
 
-Whole batches go through the pipeline of dali_pipeline.py.  A batch with a damaged image goes through `decode`, which
-halves it until the image is found.
+What is no whole batch is decoded by the backend that "auto" takes: images that DALI does not take, batches on which it
+gave up, samples whose transform goes on in the user's code, and images that a dataset's own code opens.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Any
 
-import numpy as np
-
-from fastdata.loaders import pillow
-from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Encoded, Fidelity, Pixels
+from fastdata.loaders import auto_backend, pillow
+from fastdata.loaders.backend import Backend, Encoded, Fidelity, Filler
+from fastdata.loaders.batch_decoder import BatchFeed, BatchRequest
 from fastdata.loaders.dali_effects import DaliEffects
-from fastdata.loaders.dali_pipeline import FILTERS, Built, DaliPipeline, build_pipeline, columns_of
-from fastdata.loaders.per_image import by_pillow
-from fastdata.system.cpus import usable_cpus
+from fastdata.loaders.dali_pipeline import FILTERS, Built, DaliPipeline
 from fastdata.system.installed import install_command
 from fastdata.tables import EffectTable
+from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
-from fastdata.views.resampling import BLACK, Interpolation
-from fastdata.views.view import View, Views
+from fastdata.views.resampling import BLACK
+from fastdata.views.view import View
 
 __all__ = ["DaliBackend", "DaliBatches", "is_for_dali"]
 
-_LARGEST_BATCH = 64
-_MOST_THREADS = 16
-
 
 class DaliBackend(Backend):
-    """DALI for JPEGs, Pillow for the rest.
+    """DALI for whole batches of JPEGs.
 
     Pixels differ from Pillow's since DALI resizes in floating point: see `mean_tolerance`.
     """
@@ -46,9 +38,6 @@ class DaliBackend(Backend):
     def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         super().__init__(fidelity=fidelity)
         self.version()
-        self._lock = threading.Lock()  # a pipeline serves one caller at a time
-        self._pipelines: dict[tuple[int, Interpolation], Any] = {}
-        self._columns: tuple[Any, ...] = ()  # inputs of the pipeline that runs
         self._batches = DaliBatches(fidelity)
 
     @classmethod
@@ -59,58 +48,12 @@ class DaliBackend(Backend):
             raise cls.unavailable(error) from error
         return f"DALI {nvidia.dali.__version__}"
 
-    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
-        rows_of: dict[Interpolation, list[int]] = {}  # a pipeline has one filter
-        for row, (image, view) in enumerate(zip(images, views, strict=True)):
-            if is_for_dali(image, view):
-                rows_of.setdefault(view.interpolation, []).append(row)
-        done: set[int] = set()
-        for rows in rows_of.values():
-            for begin in range(0, len(rows), _LARGEST_BATCH):
-                done |= self._decode_some(rows[begin : begin + _LARGEST_BATCH], images, views, out)
-        return [
-            None if row in done else by_pillow(*each) for row, each in enumerate(zip(images, views, out, strict=True))
-        ]
+    def filler(self, plan: Plan | None = None, key: Key | None = None, *, threads: int) -> Filler:
+        """Returns the filler of the backend that "auto" takes: DALI decodes whole batches only."""
+        return auto_backend(self.fidelity).filler(plan, key, threads=threads)
 
     def batch_decoder(self) -> DaliBatches:
         return self._batches
-
-    def _decode_some(
-        self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
-    ) -> set[int]:
-        """Decodes some rows by DALI and returns the decoded ones; halves the rows until a damaged image is alone."""
-        feed = BatchFeed(
-            encoded=[np.frombuffer(images[row].data, np.uint8) for row in rows],
-            views=Views.of([views[row] for row in rows]),
-        )
-        try:
-            decoded = self._run(feed)
-        except RuntimeError:
-            decoded = None
-        if decoded is not None:
-            for at, row in enumerate(rows):
-                out[row][:] = decoded.at(at)
-            return set(rows)
-        half = len(rows) // 2
-        parts = (rows[:half], rows[half:]) if half else ()
-        return {row for part in parts for row in self._decode_some(part, images, views, out)}
-
-    def _run(self, feed: BatchFeed) -> Any:
-        interpolation = feed.views.row(0).interpolation
-        key = os.getpid(), interpolation
-        threads = min(usable_cpus(), _MOST_THREADS)
-        request = BatchRequest(interpolation=interpolation, threads=threads, largest_batch=_LARGEST_BATCH)
-        with self._lock:
-            if key not in self._pipelines:
-                self._pipelines[key] = build_pipeline(
-                    request, lambda: self._columns, prefetch=1, fidelity=self.fidelity
-                )
-            self._columns = columns_of(feed, request)
-            try:
-                return self._pipelines[key].run()[0]
-            except RuntimeError:
-                del self._pipelines[key]  # it is of no more use
-                raise
 
 
 class DaliBatches:

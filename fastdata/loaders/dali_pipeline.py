@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from fastdata.errors import BackendError
-from fastdata.loaders.backend import BatchFeed, BatchRequest, Decoded, Fidelity
+from fastdata.loaders.backend import Fidelity
+from fastdata.loaders.batch_decoder import BatchFeed, BatchRequest, Decoded
 from fastdata.loaders.dali_effects import DaliEffects
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.system import cuda

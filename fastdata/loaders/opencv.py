@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fastdata.loaders import resample
-from fastdata.loaders.backend import Encoded, Fidelity, Pixels
-from fastdata.loaders.per_image import HandBack, PerImageBackend
+from fastdata.loaders.backend import Encoded, Fidelity, HandBack, Pixels
+from fastdata.loaders.per_image import PerImageBackend
 from fastdata.loaders.pixel_memory import dct_denominator
 from fastdata.system.installed import install_command
 from fastdata.views.view import View

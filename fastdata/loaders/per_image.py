@@ -1,113 +1,108 @@
-"""Backends that decode image by image, and Pillow as the fallback of all backends."""
+"""Backends that decode image by image."""
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
 
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import Backend, Encoded, Pixels
-from fastdata.native import load
+from fastdata.loaders.backend import Backend, Encoded, Filled, HandBack, Pixels
+from fastdata.loaders.rows import encoded_at, pixels_at, store, view_at
 from fastdata.tables import Recipes
-from fastdata.views.header import parse_header
+from fastdata.views.draw import draw_view
+from fastdata.views.philox import Key
+from fastdata.views.plan import Plan
 from fastdata.views.view import View
 
-__all__ = ["HandBack", "PerImageBackend", "asking_pillow", "by_pillow", "inspect", "is_asking_pillow", "store"]
+__all__ = ["PerImageBackend", "PerImageFiller"]
 
-
-class _Asking(threading.local):
-    now = False
-
-
-_this_thread = _Asking()
-
-
-@contextmanager
-def asking_pillow() -> Iterator[None]:
-    """Marks a `with` block in which this thread has Pillow decode: replacements of `PIL.Image.open` leave it alone."""
-    before, _this_thread.now = _this_thread.now, True
-    try:
-        yield
-    finally:
-        _this_thread.now = before
-
-
-def is_asking_pillow() -> bool:
-    """True within `asking_pillow`, in this thread."""
-    return _this_thread.now
-
-
-def inspect(data: bytes | bytearray | memoryview) -> Encoded:
-    """Finds an encoded image's size from its header, or by asking Pillow.
-
-    Raises:
-        OSError, PIL.Image.DecompressionBombError: Pillow cannot or will not open it.
-    """
-    data = data if isinstance(data, bytes) else bytes(data)
-    header = parse_header(data)
-    if header is not None:
-        return Encoded(data=data, header=header, width=header.width, height=header.height)
-    with asking_pillow():
-        width, height = pillow.size_of(data)
-    return Encoded(data=data, header=None, width=width, height=height)
-
-
-class HandBack(Exception):
-    """Raised by `decode_view` for an image that Pillow must decode."""
-
-
-def by_pillow(image: Encoded, view: View, out: Pixels, refusal: Exception | None = None) -> Exception | None:
-    """Decodes by Pillow an image that a library refused, unless finally (no HandBack); returns the error or None."""
-    try:
-        pillow.check_pixel_count(image.width, image.height)
-        if refusal is not None and not isinstance(refusal, HandBack):
-            return refusal
-        with asking_pillow():
-            pillow.decode_view(image.data, view, out)
-    except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
-        return error
-    return None
-
-
-def store(recipes: Recipes, row: int, pixels: Pixels) -> None:
-    """Does a row's effects to contiguous RGB pixels (height, width, 3), and stores them at its place; for fillers.
-
-    Raises:
-        NativeMissing: there is no native core, which does it.
-    """
-    effects = None if recipes.effects is None else recipes.effects[row : row + 1]
-    load().convert(pixels, int(recipes.out[row]), recipes.format, effects)
+DecodeView: TypeAlias = Callable[[Encoded, View, Pixels], None]
 
 
 class PerImageBackend(Backend):
-    """A backend that supplies only `decode_view`; images that it hands back go to Pillow."""
+    """A backend that supplies only `decode_view`."""
 
     @abstractmethod
     def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
-        """Decodes one image into `out`, (height, width, 3).
+        """Decodes one image into `out`, contiguous uint8 (height, width, 3); it keeps no reference to it.
 
         Raises:
             HandBack: Pillow must decode this image.
             Exception: the image cannot be decoded at all.
         """
 
-    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
-        statuses: list[Exception | None] = []
-        for image, view, place in zip(images, views, out, strict=True):
-            try:
-                self._decode_or_hand_back(image, view, place)
-                statuses.append(None)
-            except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
-                statuses.append(error)
-        return statuses
+    def filler(self, plan: Plan | None = None, key: Key | None = None, *, threads: int) -> PerImageFiller:
+        return PerImageFiller(self.decode_view, plan, key)
 
-    def _decode_or_hand_back(self, image: Encoded, view: View, out: Pixels) -> None:
+
+class PerImageFiller:
+    """Fills one image after the other; see `fastdata.loaders.backend.Filler`.
+
+    Args:
+        decode_view: as of `PerImageBackend`.
+        plan, key: as of `Backend.filler`.
+    """
+
+    takes_batches = reads_records = False
+
+    def __init__(
+        self, decode_view: Callable[[Encoded, View, Pixels], None], plan: Plan | None, key: Key | None
+    ) -> None:
+        self._decode_view, self._plan, self._key = decode_view, plan, key
+
+    def fill(self, recipes: Recipes) -> Filled:
+        """Stores N images; see `Filler`."""
+        refused: dict[int, Exception] = {}
+        read_bytes = np.zeros(len(recipes), np.int64)
+        images: dict[int, Encoded] = {}  # by the first row of each
+        seen: list[tuple[int, Encoded, View]] = []
+        for row in range(len(recipes)):
+            first = row if recipes.same_as is None else int(recipes.same_as[row])
+            try:
+                if first == row:
+                    images[row] = encoded_at(recipes, row)
+                    read_bytes[row] = len(images[row].data)
+                elif first not in images:
+                    raise HandBack(str(refused[first]))
+                image = images[first]
+                seen.append((row, image, self._view(recipes, row, image)))
+            except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
+                refused[row] = error
+        return Filled(refused=refused | self._decode(recipes, seen), read_bytes=read_bytes)
+
+    def _decode(self, recipes: Recipes, seen: Sequence[tuple[int, Encoded, View]]) -> dict[int, Exception]:
+        """Decodes and stores some rows; returns what was refused."""
+        refused: dict[int, Exception] = {}
+        for row, image, view in seen:
+            try:
+                self._fill_row(recipes, row, image, view)
+            except Exception as error:  # noqa: BLE001 - as above
+                refused[row] = error
+        return refused
+
+    def close(self, ended: bool = True) -> None:
+        """Nothing is open."""
+
+    def _view(self, recipes: Recipes, row: int, image: Encoded) -> View:
+        if recipes.windows is not None:
+            return view_at(recipes, row)
+        assert self._plan is not None
+        assert self._key is not None
+        assert recipes.indices is not None
+        assert recipes.occurrences is not None
+        given = None if recipes.given is None else recipes.given[row]
+        sample = recipes.indices[row], recipes.occurrences[row]
+        return draw_view(self._plan.ops, (image.width, image.height), *sample, key=self._key, given=given)
+
+    def _fill_row(self, recipes: Recipes, row: int, image: Encoded, view: View) -> None:
         pillow.check_pixel_count(image.width, image.height)
-        try:
-            if view.is_beside:
-                raise HandBack("nothing of the image is seen, but what is beside it")
-            self.decode_view(image, view, out)
-        except HandBack:
-            pillow.decode_view(image.data, view, out)
+        if view.is_beside:
+            raise HandBack("nothing of the image is seen, but what is beside it")
+        place = pixels_at(recipes, row, view.size)
+        pixels = np.empty((*view.size, 3), np.uint8) if place is None else place
+        self._decode_view(image, view, pixels)
+        if place is None:
+            store(recipes, row, pixels)

@@ -14,7 +14,7 @@ from PIL.Image import Image
 
 from fastdata import native
 from fastdata.loaders.backend import Pixels
-from fastdata.loaders.per_image import asking_pillow
+from fastdata.loaders.fallback import asking_pillow
 from fastdata.tables import EFFECT, EffectKind, EffectTable, Format
 
 __all__ = ["MIXES", "NOT_PILLOWS", "apply", "core_agrees"]

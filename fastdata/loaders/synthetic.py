@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from fastdata.loaders.backend import Backend, Encoded, Fidelity, Pixels
-from fastdata.views.view import View
+from fastdata.loaders.backend import Backend, Fidelity, Filled
+from fastdata.loaders.rows import store, view_at
+from fastdata.tables import Recipes
+from fastdata.views.philox import Key
+from fastdata.views.plan import Plan
 
 __all__ = ["SyntheticBackend"]
 
@@ -32,10 +35,8 @@ class SyntheticBackend(Backend):
         super().__init__(fidelity=fidelity)
         self._ready: dict[int, torch.Tensor] = {}
 
-    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
-        for place in out:
-            place[...] = np.random.default_rng(0).integers(0, 256, place.shape, dtype=np.uint8)
-        return [None] * len(out)
+    def filler(self, plan: Plan | None = None, key: Key | None = None, *, threads: int) -> NoiseFiller:
+        return NoiseFiller(plan)
 
     def ready_batches(self) -> SyntheticBackend:
         return self
@@ -47,3 +48,23 @@ class SyntheticBackend(Backend):
             noise = torch.randint(0, 256, batch.shape, generator=torch.Generator().manual_seed(0)).to(batch.device)
             self._ready[count] = batch.copy_(noise if batch.dtype == torch.uint8 else noise / 255)
         return self._ready[count]
+
+
+class NoiseFiller:
+    """Stores noise without reading a byte; see `fastdata.loaders.backend.Filler`."""
+
+    takes_batches = reads_records = False
+
+    def __init__(self, plan: Plan | None) -> None:
+        self._size = plan.size if plan is not None else None
+
+    def fill(self, recipes: Recipes) -> Filled:
+        """Stores N images; see `Filler`."""
+        for row in range(len(recipes)):
+            size = self._size if recipes.windows is None else view_at(recipes, row).size
+            assert size is not None
+            store(recipes, row, np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
+        return Filled(refused={}, read_bytes=np.zeros(len(recipes), np.int64))
+
+    def close(self, ended: bool = True) -> None:
+        """Nothing is open."""

@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 from fastdata.loaders import pillow, resample
-from fastdata.loaders.backend import Encoded, Fidelity, Pixels
-from fastdata.loaders.per_image import HandBack, PerImageBackend
+from fastdata.loaders.backend import Encoded, Fidelity, HandBack, Pixels
+from fastdata.loaders.per_image import PerImageBackend
 from fastdata.loaders.pixel_memory import Scratch, dct_denominator
 from fastdata.system.installed import install_command
 from fastdata.views.view import View

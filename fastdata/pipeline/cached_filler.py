@@ -28,6 +28,7 @@ class CachedFiller:
 
     def __init__(self, filler: Filler, cache: RecordCache) -> None:
         self._filler, self._cache, self._turn = filler, cache, cache.begin_epoch()
+        self.takes_batches = filler.takes_batches
 
     def fill(self, recipes: Recipes) -> Filled:
         """Stores N images; see `Filler`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,9 @@ from fastdata.augment.batch_program import BatchProgram
 from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Encoded, Pixels
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
 from fastdata.loaders.pixel_memory import Scratch, as_numpy
+from fastdata.loaders.rows import as_pixels, fill_rows
 from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
 from fastdata.pipeline.given_numbers import GivenNumbers
@@ -53,7 +55,6 @@ class ImageBatch:
         in_place = self._config.fills_batch and resources.batch_decoder is None
         make = partial(resources.empty_batch, count)
         self._images, self._refusal = made_or_refused(make) if in_place else (None, None)
-        self._decodes_into_batch = resources.batch_format.is_decoded_form and self._config.plan.in_one_pass
         self._samples: list[Any] = [None] * count
         self._targets: list[Any] = [None] * count
         self._loaded = [False] * count
@@ -135,7 +136,7 @@ class ImageBatch:
                 given=numbers,
                 effects=self._resources.finish.effects(self._indices, self._occurrences, given),
                 format=self._resources.batch_format.native,
-                out=addresses(images.data_ptr(), images.stride(0) * images.element_size(), len(images)),
+                out=self._addresses(),
             )
             filled = filler.fill(recipes)
         good = np.array([row not in filled.refused for row in range(len(images))], np.bool_)
@@ -231,35 +232,30 @@ class ImageBatch:
         return [pair for seen, _ in singly for pair in seen], [each for _, unseen in singly for each in unseen]
 
     def _decode(self, samples: Sequence[Sample], views: Sequence[View], times: BatchTimes) -> list[Failure]:
-        places = self._places(samples, views)
+        """Decodes samples into the batch or, where their transform goes on, into memory of this thread's."""
+        into_batch = self._images is not None and self._config.plan.in_one_pass
+        places = [] if into_batch else self._places(views)
+        recipes = as_pixels([sample.image for sample in samples], views, places)
+        if into_batch:
+            recipes = replace(
+                recipes,
+                effects=self._resources.finish.effects(*_ids_of(samples), self._given_to(samples)),
+                format=self._resources.batch_format.native,
+                out=self._addresses()[[sample.position for sample in samples]],
+            )
         with times.stage("decode"):
-            statuses = self._config.backend.decode([sample.image for sample in samples], views, places)
-        decoded, good, failures = [], [], []
-        for sample, view, place, status in zip(samples, views, places, statuses, strict=True):
-            if status is None:
-                decoded.append((sample, view, place))
-            else:
-                failures.append(self._failure(sample.position, sample.index, status))
-        indices, occurrences = [sample.index for sample, *_ in decoded], [sample.occurrence for sample, *_ in decoded]
-        given = self._given.of([(sample.position, sample.index) for sample, *_ in decoded])
-        places = [place for *_, place in decoded]
-        augmented = self._resources.finish.augmented(places, indices, occurrences, given=given)
-        for (sample, view, _), pixels in zip(decoded, augmented, strict=True):
-            if isinstance(pixels, ValueError):
-                failures.append(self._failure(sample.position, sample.index, pixels, kind=ViewError))
-            else:
-                good.append((sample, view, pixels))
-        if self._images is not None:
-            self._convert_into_batch(good, times)
-        else:
-            self._make_samples(good, times)
+            errors = fill_rows(self._resources.part_filler, recipes, [sample.image for sample in samples])
+        failures = [self._failure(samples[row].position, samples[row].index, error) for row, error in errors.items()]
+        good = [row for row in range(len(samples)) if row not in errors]
+        if not into_batch:
+            decoded = [(samples[row], views[row], places[row]) for row in good]
+            return failures + self._go_on(decoded, times)
+        for row in good:
+            self._loaded[samples[row].position] = True
         return failures
 
-    def _places(self, samples: Sequence[Sample], views: Sequence[View]) -> list[Pixels]:
-        """Buffers to decode the images to: the batch itself if it is uint8 in channels_last, else scratch memory."""
-        if self._images is not None and self._decodes_into_batch:
-            rows = self._images.permute(0, 2, 3, 1).numpy()
-            return [rows[sample.position] for sample in samples]
+    def _places(self, views: Sequence[View]) -> list[Pixels]:
+        """Arrays to decode images to, valid until this thread's next call."""
         sizes = [view.size for view in views]
         flat = _scratch.take(sum(3 * height * width for height, width in sizes))
         places, at = [], 0
@@ -268,22 +264,41 @@ class ImageBatch:
             at += 3 * height * width
         return places
 
-    def _convert_into_batch(self, good: Sequence[tuple[Sample, View, Pixels]], times: BatchTimes) -> None:
-        assert self._images is not None
+    def _addresses(self) -> npt.NDArray[np.uint64]:
+        """The address of each image in the batch."""
+        images = self._images
+        assert images is not None
+        return addresses(images.data_ptr(), images.stride(0) * images.element_size(), len(images))
+
+    def _given_to(self, samples: Sequence[Sample]) -> list[Given | None] | None:
+        return self._given.of([(sample.position, sample.index) for sample in samples])
+
+    def _go_on(self, decoded: Sequence[tuple[Sample, View, Pixels]], times: BatchTimes) -> list[Failure]:
+        """Does the steps after the first view, and stores or keeps the results."""
+        failures, good = [], []
+        samples = [sample for sample, *_ in decoded]
+        places, given = [pixels for *_, pixels in decoded], self._given_to(samples)
+        finished = self._resources.finish.augmented(places, *_ids_of(samples), given=given)
+        for (sample, view, _), pixels in zip(decoded, finished, strict=True):
+            if isinstance(pixels, ValueError):
+                failures.append(self._failure(sample.position, sample.index, pixels, kind=ViewError))
+            else:
+                good.append((sample, view, pixels))
+        if self._images is None:
+            self._make_samples(good, times)
+            return failures
         with times.stage("convert"):
-            if not self._decodes_into_batch:
-                for sample, _, pixels in good:
-                    self._resources.batch_format.store(pixels, self._images[sample.position])
-        for sample, *_ in good:
-            self._loaded[sample.position] = True
+            for sample, _, pixels in good:
+                self._resources.batch_format.store(pixels, self._images[sample.position])
+                self._loaded[sample.position] = True
+        return failures
 
     def _make_samples(self, good: Sequence[tuple[Sample, View, Pixels]], times: BatchTimes) -> None:
         with times.stage("convert"):
             objects = [self._as_object(*each) for each in good]
         with times.stage("transform"):
-            indices, occurrences = [s.index for s, *_ in good], [s.occurrence for s, *_ in good]
-            given = self._given.of([(sample.position, sample.index) for sample, *_ in good])
-            erased = self._resources.finish.erased(indices, occurrences, given)
+            samples = [sample for sample, *_ in good]
+            erased = self._resources.finish.erased(*_ids_of(samples), self._given_to(samples))
             for (sample, *_), value, own in zip(good, objects, erased, strict=True):
                 for each in own:
                     each.apply(value)
@@ -355,3 +370,8 @@ class ImageBatch:
         from torch.utils.data._utils.pin_memory import pin_memory
 
         return pin_memory(batch)  # type: ignore[no-untyped-call]
+
+
+def _ids_of(samples: Sequence[Sample]) -> tuple[list[int], list[int]]:
+    """Indices and occurrences of samples."""
+    return [sample.index for sample in samples], [sample.occurrence for sample in samples]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastdata.native import available
+from fastdata.loaders.rows import put
 from fastdata.system.cached_property import lazy
 from fastdata.tables import Format
 from fastdata.views.levels import Levels, stored_format
@@ -50,15 +48,4 @@ class PixelFormat:
 
         The float values have the bits of ToTensor and Normalize.
         """
-        core = available()
-        if core is None:
-            _store_by_lookup(pixels, image, self.native.table)
-        else:
-            core.convert(pixels, image.data_ptr(), self.native)
-
-
-def _store_by_lookup(pixels: npt.NDArray[np.uint8], image: torch.Tensor, table: npt.NDArray[Any] | None) -> None:
-    planes = image.view(torch.int16).numpy() if image.dtype is torch.bfloat16 else image.numpy()
-    for channel in range(len(image)):
-        levels = pixels[..., channel]
-        planes[channel] = levels if table is None else table[channel][levels]
+        put(pixels, image.data_ptr(), self.native)

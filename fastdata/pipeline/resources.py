@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from fastdata import limits, native
 from fastdata.loaders import create_backend
-from fastdata.loaders.backend import BatchDecoder, BatchEffects, Filler, ReadyBatches
+from fastdata.loaders.backend import Filler
+from fastdata.loaders.batch_decoder import BatchDecoder, BatchEffects, ReadyBatches
 from fastdata.native import FileReader, Options, PassOrder, Pool
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.cached_filler import CachedFiller
@@ -78,7 +78,9 @@ class EpochResources:
         sample_format: format of a single sample, before the rest of the transform.
         ready_batches: the backend's finished batches, if it has such.
         batch_decoder, decodes_on_gpu, batch_effects: see `WholeBatchDecoding`.
-        filler: fills batches from files, where the samples are such and the backend can, or from an array in memory.
+        part_filler: the backend's filler for parts of batches.
+        filler: fills whole batches from files, where the samples are such and the backend takes batches, or from an
+            array in memory; None where nobody does.
         file_reader: reads the files of a batch for the backend's pipeline, where the native core can.
     """
 
@@ -96,19 +98,20 @@ class EpochResources:
         self.batch_decoder, self.decodes_on_gpu = decoding.decoder, decoding.on_gpu
         self.batch_effects = decoding.effects
         self._memory = BatchMemory()
-        self.filler = self._filler() if config.fills_batch and plan.in_one_pass else None
+        self.part_filler = backend.filler(plan, config.key, threads=0)
+        fills = config.fills_batch and plan.in_one_pass and self.batch_decoder is None
+        self.filler = self._filler() if fills else None
         self.file_reader = self._reader()
 
     def _filler(self) -> Filler | None:
-        """Who fills batches from files or an array; with the cache around it."""
+        """Who fills whole batches from files or an array, with the cache around it; None if nobody does."""
         config = self.config
-        options: Any = {"plan": config.plan, "key": config.key, "threads": config.threads}
-        if config.arrays is not None:
-            return create_backend("native").filler(**options)
-        if native.available() is None or not has_file_ranges(config.source):
+        by_array = config.arrays is not None
+        if not by_array and not (self.part_filler.takes_batches and has_file_ranges(config.source)):
             return None
-        filler = config.backend.filler(**options)
-        if config.cache is None or filler is None or not filler.reads_records:
+        backend = create_backend("native") if by_array else config.backend
+        filler = backend.filler(config.plan, config.key, threads=config.threads)
+        if config.cache is None or by_array or not filler.reads_records:
             return filler
         return CachedFiller(filler, config.cache)
 
@@ -124,7 +127,7 @@ class EpochResources:
     def close(self, ended: bool = True) -> None:
         """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
         self._memory.close()
-        for each in (self.filler, self.file_reader):
+        for each in (self.filler, self.part_filler, self.file_reader):
             if each is not None:
                 each.close(ended)
 

@@ -26,8 +26,9 @@ from fastdata.augment.ops import on_device_of
 from fastdata.device.prefetch import index_of, map_tensors
 from fastdata.errors import PipelineError
 from fastdata.loaders import pillow, pillow_files
-from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Decoded, Encoded, Pixels
-from fastdata.loaders.per_image import by_pillow
+from fastdata.loaders.backend import Encoded, Pixels
+from fastdata.loaders.batch_decoder import BatchDecoder, BatchFeed, BatchRequest, Decoded
+from fastdata.loaders.rows import as_pixels, fill_rows
 from fastdata.pipeline.collate import join
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import FailedJob, OrderedJobs, SkipResult, Task, stop_if_cancelled
@@ -214,25 +215,20 @@ class WholeBatch(ImageBatch):
 
     def _decode_here(self, some: Sequence[tuple[Sample, View]]) -> list[Failure]:
         """Decodes on the host and keeps the pixels for `complete`."""
+        stop_if_cancelled()
         images = [replace(sample.image, data=bytes(sample.image.data)) for sample, _ in some]
         views = [view for _, view in some]
         places: list[Pixels] = [np.empty((*view.size, 3), np.uint8) for view in views]
-        if self._given_up:
-            statuses = self._config.backend.decode(images, views, places)
-        else:
-            statuses = []
-            for each in zip(images, views, places, strict=True):
-                stop_if_cancelled()
-                statuses.append(by_pillow(*each))
+        errors = fill_rows(self._resources.part_filler, as_pixels(images, views, places), images) if some else {}
         failures = []
-        for (sample, _), place, status in zip(some, places, statuses, strict=True):
-            self._loaded[sample.position] = status is None
-            if status is None:
+        for row, ((sample, _), place) in enumerate(zip(some, places, strict=True)):
+            self._loaded[sample.position] = row not in errors
+            if row not in errors:
                 if sample.position in self._effects:
                     native.load().convert(place, place.ctypes.data, Format(), self._effects[sample.position])
                 self._pixels[sample.position] = place
             else:
-                failures.append(self._failure(sample.position, sample.index, status))
+                failures.append(self._failure(sample.position, sample.index, errors[row]))
         return failures
 
     def _decode_singly(self, times: BatchTimes, refusal: RuntimeError) -> torch.Tensor:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from fastdata.loaders import Backend, create_backend
 from fastdata.loaders.backend import Fidelity
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
+from fastdata.loaders.rows import decode_each
 from fastdata.testing.filler_checks import check_drawing_filler, check_filler
 from fastdata.testing.pictures import check_close, encoded, pillows_view, valid_files
 from fastdata.views.resampling import Interpolation
@@ -96,7 +97,7 @@ def check_neighbours(backend: Backend, tolerance: float) -> None:
         except OSError:
             continue  # its head cannot be read, so no backend gets it
         out = np.full((3, 32, 32, 3), _UNTOUCHED, np.uint8)
-        statuses = backend.decode(images, [view] * 3, list(out))
+        statuses = decode_each(backend, images, [view] * 3, list(out))
         assert len(statuses) == 3, f"{len(statuses)} entries for 3 images"
         assert isinstance(statuses[1], Exception), f"an image that is {told} has no error"
         for place in (0, 2):
@@ -181,7 +182,7 @@ def _view(
 
 def _decoded(backend: Backend, data: bytes, view: View) -> tuple[npt.NDArray[np.uint8], Exception | None]:
     out = np.full((1, *view.size, 3), _UNTOUCHED, np.uint8)
-    (error,) = backend.decode([inspect(data)], [view], list(out))
+    (error,) = decode_each(backend, [inspect(data)], [view], list(out))
     return out[0], error
 
 

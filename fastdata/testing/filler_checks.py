@@ -1,4 +1,4 @@
-"""Checks of what a backend may offer beside `decode`: a `filler`."""
+"""Checks of a backend's fillers: files and memory, parts of files, views given and drawn, refusals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.loaders.backend import Backend, Filler
-from fastdata.loaders.per_image import HandBack
+from fastdata.loaders.backend import Backend, Filler, HandBack
 from fastdata.tables import Format, Recipes, addresses
 from fastdata.testing.pictures import check_close, encoded, pillows_view
 from fastdata.views.draw import draw_views
@@ -38,8 +37,6 @@ def check_drawing_filler(backend: Backend, tolerance: float) -> None:
     It draws views, or shows those that were drawn already.
     """
     filler = backend.filler(_PLAN, _KEY, threads=2)
-    if filler is None:
-        return
     images = [encoded(*size) for size in _SIZES]
     begins = np.cumsum([0, *map(len, images)])
     crcs = [int(google_crc32c.value(image)) for image in images]
@@ -107,8 +104,6 @@ def _check_given_view(filler: Filler, path: Path, image: bytes, tolerance: float
 
 def check_filler(backend: Backend, tolerance: float) -> None:
     """A `filler` fills rows with given views from files and memory, several of one image too, and refuses the rest."""
-    if backend.filler(threads=0) is None:
-        return
     images = [encoded(*size) for size in _SIZES[:2]]
     shown = [0, 0, 1, None]
     sizes = np.array([_SIZES[0 if image is None else image] for image in shown], np.int64)
@@ -129,7 +124,6 @@ def check_filler(backend: Backend, tolerance: float) -> None:
         for threads in (0, 2):
             out[:] = 0
             filler = backend.filler(threads=threads)
-            assert filler is not None
             try:
                 filled = filler.fill(recipes)
             finally:

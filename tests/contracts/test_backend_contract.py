@@ -19,7 +19,8 @@ from fastdata.loaders import (
     mean_tolerance,
     pillow,
 )
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
+from fastdata.loaders.rows import decode_each
 from fastdata.testing import CHECKS
 from fastdata.testing.pictures import pillows_view
 from fastdata.views.view import View
@@ -29,7 +30,7 @@ DECODING = [name for name in BACKENDS if name != "synthetic"]
 
 def decode_one(backend: Backend, data: bytes, seen: View) -> np.ndarray:
     out = np.full((1, *seen.size, 3), 77, np.uint8)
-    (status,) = backend.decode([inspect(data)], [seen], out)
+    (status,) = decode_each(backend, [inspect(data)], [seen], out)
     if status is not None:
         raise status
     return out[0]
@@ -63,7 +64,7 @@ def test_a_bomb_is_refused_before_decoding(backend: Backend, monkeypatch: pytest
     image = inspect(data)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4999)
     out = np.zeros((1, 8, 8, 3), np.uint8)
-    (status,) = backend.decode([image], [view_of((0, 0, 100, 100), (8, 8))], out)
+    (status,) = decode_each(backend, [image], [view_of((0, 0, 100, 100), (8, 8))], out)
     assert isinstance(status, pillow.bomb_error())
     assert "9998" in str(status)
     assert "MAX_IMAGE_PIXELS" in str(status)
@@ -108,6 +109,6 @@ def test_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 def test_synthetic_fills_every_image_and_needs_no_bytes() -> None:
     out = np.zeros((2, 16, 16, 3), np.uint8)
     image = Encoded(data=b"", header=None, width=1, height=1)
-    statuses = create_backend("synthetic").decode([image] * 2, [view_of((0, 0, 1, 1), (16, 16))] * 2, out)
+    statuses = decode_each(create_backend("synthetic"), [image] * 2, [view_of((0, 0, 1, 1), (16, 16))] * 2, out)
     assert statuses == [None, None]
     assert out.std() > 50

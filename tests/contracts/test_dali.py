@@ -23,9 +23,10 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader, DecodeError, OptionError
 from fastdata.errors import BackendError, ReadError
 from fastdata.loaders import create_backend, dali, dali_pipeline, mean_tolerance
-from fastdata.loaders.backend import BatchFeed, BatchRequest
+from fastdata.loaders.batch_decoder import BatchFeed, BatchRequest
 from fastdata.loaders.dali_options import DaliOptions
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
+from fastdata.loaders.rows import decode_each
 from fastdata.native import FileReader
 from fastdata.testing.pictures import encoded
 from fastdata.views.resampling import Interpolation
@@ -89,9 +90,9 @@ def test_images_of_several_filters_have_each_their_own() -> None:
         for name in ("BILINEAR", "LANCZOS", "BILINEAR", "BICUBIC", "BOX")
     ]
     together, alone = (np.empty((len(views), 20, 31, 3), np.uint8) for _ in range(2))
-    assert backend.decode([inspect(data)] * len(views), views, list(together)) == [None] * len(views)
+    assert decode_each(backend, [inspect(data)] * len(views), views, list(together)) == [None] * len(views)
     for view, place in zip(views, alone, strict=True):
-        assert backend.decode([inspect(data)], [view], [place]) == [None]
+        assert decode_each(backend, [inspect(data)], [view], [place]) == [None]
     assert np.array_equal(together, alone)
     assert not np.array_equal(together[0], together[1])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,60 +30,64 @@ class Faulty(PilBackend):
 
     name = "faulty"
 
-    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[np.ndarray]) -> list[Any]:
-        return [self.one(*each) for each in zip(images, views, out, strict=True)]
-
-    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
-        return super().decode([image], [view], [place])[0]
-
 
 class Mirrors(Faulty):
-    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
-        error = super().one(image, view, place)
-        place[:] = place[:, ::-1].copy() if view.flip_vertical else place
-        return error
+    def decode_view(self, image: Encoded, view: View, out: np.ndarray) -> None:
+        super().decode_view(image, view, out)
+        out[:] = out[:, ::-1].copy() if view.flip_vertical else out
 
 
 class OneFilter(Faulty):
-    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
-        return super().one(image, replace(view, interpolation=Interpolation.BILINEAR), place)
+    def decode_view(self, image: Encoded, view: View, out: np.ndarray) -> None:
+        super().decode_view(image, replace(view, interpolation=Interpolation.BILINEAR), out)
 
 
 class JpegOnly(Faulty):
-    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
-        return super().one(image, view, place) if image.jpeg is not None else OSError("no JPEG")
+    def decode_view(self, image: Encoded, view: View, out: np.ndarray) -> None:
+        if image.jpeg is None:
+            raise OSError("no JPEG")
+        super().decode_view(image, view, out)
 
 
 class LeavesOutside(Faulty):
-    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
-        before = place.copy()
-        error = super().one(image, view, place)
+    def decode_view(self, image: Encoded, view: View, out: np.ndarray) -> None:
+        before = out.copy()
+        super().decode_view(image, view, out)
         left, top = -min(0, view.crop_px[0]), -min(0, view.crop_px[1])
-        place[:top], place[:, :left] = before[:top], before[:, :left]
-        return error
+        out[:top], out[:, :left] = before[:top], before[:, :left]
 
 
 class BreaksNeighbours(Faulty):
-    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[np.ndarray]) -> list[Any]:
-        found = super().decode(images, views, out)
-        return found if all(each is None for each in found) else [OSError("one is bad") for _ in found]
+    def filler(self, *args: Any, **options: Any) -> Any:
+        filler = super().filler(*args, **options)
+        fill = filler.fill
+
+        def fill_all_or_none(recipes: Recipes) -> Any:
+            filled = fill(recipes)
+            rows = range(len(recipes)) if filled.refused else ()
+            return replace(filled, refused={row: OSError("one is bad") for row in rows})
+
+        filler.fill = fill_all_or_none  # type: ignore[method-assign]
+        return filler
 
 
 class Accepts(Faulty):
-    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
-        error = super().one(image, view, place)
-        return None if len(image.data) > 4000 else error
+    def decode_view(self, image: Encoded, view: View, out: np.ndarray) -> None:
+        try:
+            super().decode_view(image, view, out)
+        except OSError:
+            if len(image.data) <= 4000:
+                raise
 
 
 class SharesMemory(Faulty):
     shared = np.zeros(1 << 20, np.uint8)
 
-    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
-        error = super().one(image, view, place)
-        self.shared[: place.size] = place.ravel()
+    def decode_view(self, image: Encoded, view: View, out: np.ndarray) -> None:
+        super().decode_view(image, view, out)
+        self.shared[: out.size] = out.ravel()
         torch.rand(200, 200) @ torch.rand(200, 200)  # other threads run meanwhile
-        place[:] = self.shared[: place.size].reshape(place.shape)
-        return error
+        out[:] = self.shared[: out.size].reshape(out.shape)
 
 
 class CopiesWithout(Faulty):
@@ -92,10 +96,9 @@ class CopiesWithout(Faulty):
 
 
 class Mirrored(Faulty):
-    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
-        error = super().one(image, view, place)
-        place[:] = place[::-1].copy()
-        return error
+    def decode_view(self, image: Encoded, view: View, out: np.ndarray) -> None:
+        super().decode_view(image, view, out)
+        out[:] = out[::-1].copy()
 
 
 class FillsOtherwise(NativeBackend):

@@ -7,12 +7,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import google_crc32c
-import numpy as np
 import pytest
 import torch
 import torch.utils.data
@@ -22,26 +20,18 @@ from torchvision.transforms import v2
 import fastdata
 from fastdata import DataLoader, DecodeError, ImageFolder, OptionError
 from fastdata.loaders import BACKENDS, available_backends, register_backend
-from fastdata.loaders.backend import (
-    Backend,
-    BatchFeed,
-    BatchRequest,
-    Decoded,
-    Encoded,
-    Filled,
-    Pixels,
-)
-from fastdata.loaders.per_image import HandBack, by_pillow, inspect, store
+from fastdata.loaders.backend import Encoded, Filled, Pixels
+from fastdata.loaders.batch_decoder import BatchFeed, BatchRequest, Decoded
+from fastdata.loaders.per_image import PerImageBackend, PerImageFiller
 from fastdata.loaders.pillow import decode_view
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.resources import EpochResources
 from fastdata.tables import EffectTable, Recipes
 from fastdata.testing import check_backend
 from fastdata.transforms.compile import compile_transform
-from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
-from fastdata.views.view import View, Views
+from fastdata.views.view import View
 
 TRAIN = v2.Compose(
     [
@@ -107,7 +97,7 @@ class ToyPipeline:
         self._closed = True
 
 
-class ToyBackend(Backend):
+class ToyBackend(PerImageBackend):
     name = "toy"
     install_hint = "it is made here"
 
@@ -115,8 +105,8 @@ class ToyBackend(Backend):
     def version(cls) -> str:
         return "1"
 
-    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
-        return [by_pillow(*each) for each in zip(images, views, out, strict=True)]
+    def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
+        decode_view(image.data, view, out)
 
     def batch_decoder(self) -> ToyBatches:
         return ToyBatches()
@@ -137,60 +127,17 @@ class ReadingBackend(PlainBackend):
     calls: ClassVar[list[str]] = []
 
     def filler(self, plan: Plan | None = None, key: Key | None = None, *, threads: int) -> ReadingFiller:  # type: ignore[override]
-        return ReadingFiller(plan, key)
+        return ReadingFiller(self.decode_view, plan, key)
 
 
-class ReadingFiller:
-    reads_records = False
+class ReadingFiller(PerImageFiller):
+    """Draws, reads and decodes as the filler for single images, but many with one call."""
 
-    def __init__(self, plan: Plan | None, key: Key | None) -> None:
-        self._plan, self._key = plan, key
+    takes_batches = True
 
     def fill(self, recipes: Recipes) -> Filled:
         ReadingBackend.calls.append("drawn" if recipes.windows is None else "given")
-        refused: dict[int, Exception] = {}
-        read = np.zeros(len(recipes), np.int64)
-        for row in range(len(recipes)):
-            try:
-                image = inspect(self._read(recipes, row))
-            except OSError as error:
-                refused[row] = HandBack(str(error))
-                continue
-            view = self._view(recipes, row, image)
-            pixels = np.empty((*view.size, 3), np.uint8)
-            error_, read[row] = by_pillow(image, view, pixels), len(image.data)
-            if error_ is None:
-                store(recipes, row, pixels)
-            else:
-                refused[row] = error_
-        return Filled(refused=refused, read_bytes=read)
-
-    def _read(self, recipes: Recipes, row: int) -> Any:
-        if recipes.data is not None and recipes.data[row] is not None:
-            return recipes.data[row]
-        assert recipes.paths is not None
-        begin = 0 if recipes.offsets is None else int(recipes.offsets[row])
-        length = -1 if recipes.lengths is None else int(recipes.lengths[row])
-        data = Path(recipes.paths[row]).read_bytes()[begin:][: None if length < 0 else length]
-        crc = -1 if recipes.crcs is None else int(recipes.crcs[row])
-        if crc not in (-1, google_crc32c.value(data)):
-            raise OSError("wrong checksum")
-        return data
-
-    def _view(self, recipes: Recipes, row: int, image: Encoded) -> View:
-        if recipes.windows is not None:
-            return Views(recipes.windows).row(row)
-        assert self._plan is not None
-        assert self._key is not None
-        assert recipes.indices is not None
-        assert recipes.occurrences is not None
-        columns = np.array([recipes.indices[row]]), np.array([recipes.occurrences[row]])
-        sizes = np.array([(image.width, image.height)], np.int64)
-        given = None if recipes.given is None else recipes.given[row : row + 1]
-        return draw_views(self._plan.ops, sizes, columns[0], key=self._key, occurrences=columns[1], given=given).row(0)
-
-    def close(self, ended: bool = True) -> None:
-        pass
+        return super().fill(recipes)
 
 
 class NoiseBackend(PlainBackend):

@@ -14,7 +14,8 @@ from PIL import Image
 
 from fastdata.loaders import BACKENDS as KNOWN
 from fastdata.loaders import Encoded, create_backend, mean_tolerance
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
+from fastdata.loaders.rows import decode_each
 from fastdata.views.view import View
 
 BACKENDS = [name for name in KNOWN if name not in ("pil", "synthetic")]
@@ -33,7 +34,7 @@ def decode(backend: str, data: bytes, resize: tuple[int, int] | None = None) -> 
     image = inspect(data)
     view = whole(image, resize)
     out = np.zeros((1, *view.size, 3), np.uint8)
-    return out[0] if create_backend(backend).decode([image], [view], list(out)) == [None] else None
+    return out[0] if decode_each(create_backend(backend), [image], [view], list(out)) == [None] else None
 
 
 def damaged(count: int) -> Iterator[bytes]:

@@ -451,7 +451,7 @@ def test_code_that_knows_only_encoded_images_reads_the_same_pixels() -> None:
 def test_one_channel_is_stored_alone(has_core: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the core, and without it."""
     if not has_core:
-        monkeypatch.setattr("fastdata.pipeline.pixel_format.available", lambda: None)
+        monkeypatch.setattr("fastdata.loaders.rows.available", lambda: None)
     grey = GREY["data"][0]
     rgb = np.repeat(grey.numpy()[..., None], 3, 2)
     for transform in ("as they are", "half", "bfloat16", "uint8"):

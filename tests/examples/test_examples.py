@@ -61,6 +61,13 @@ def test_own_dataset() -> None:
     check_output(start(str(EXAMPLES / "own_dataset.py"))[0])
 
 
+def test_own_backend() -> None:
+    printed, _ = start(str(EXAMPLES / "own_backend.py"))
+    assert "the contract of backends is kept" in printed
+    assert "48 images by torchvision; largest difference from Pillow 0.0" in printed
+    assert sum(bool(line.strip()) for line in (EXAMPLES / "own_backend.py").read_text().splitlines()) < 80
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",

@@ -15,7 +15,8 @@ from core_alone import view_of
 from PIL import Image
 
 from fastdata.loaders import create_backend
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
+from fastdata.loaders.rows import decode_each
 
 WIDTH, HEIGHT = 60, 50
 HUFFMAN_TABLES, QUANTISATION_TABLES = 0xC4, 0xDB
@@ -44,7 +45,7 @@ def decode_in_a_row(*files: bytes) -> np.ndarray | None:
     """The last file's pixels, decoded by one thread after the others; None if it is refused."""
     view = view_of((0, 0, WIDTH, HEIGHT))
     out = np.zeros((len(files), HEIGHT, WIDTH, 3), np.uint8)
-    statuses = create_backend("native").decode([inspect(data) for data in files], [view] * len(files), list(out))
+    statuses = decode_each(create_backend("native"), [inspect(data) for data in files], [view] * len(files), list(out))
     return out[-1] if statuses[-1] is None else None
 
 
@@ -80,7 +81,7 @@ def test_memory_for_a_huge_image_is_given_back_with_the_next() -> None:
 
     def decode(data: bytes, width: int, height: int) -> None:
         out = np.zeros((1, 8, 8, 3), np.uint8)
-        assert backend.decode([inspect(data)], [view_of((0, 0, width, height), (8, 8))], list(out)) == [None]
+        assert decode_each(backend, [inspect(data)], [view_of((0, 0, width, height), (8, 8))], list(out)) == [None]
 
     small = {"png": images.saved(8, 8, kind="PNG"), "npy": _npy(np.zeros((8, 8, 3), np.uint8)), "jpeg": WHOLE}
     for kind in huge:

@@ -17,7 +17,8 @@ from PIL import Image, ImageCms
 from fastdata import native
 from fastdata.loaders import create_backend, pillow
 from fastdata.loaders.backend import Encoded
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
+from fastdata.loaders.rows import decode_each
 from fastdata.views.view import View
 
 WIDTH, HEIGHT = 61, 43
@@ -141,7 +142,7 @@ def verdict(backend: str, data: bytes, view: View) -> tuple[bool, np.ndarray]:
     image = Encoded(data=data, header=None, width=WIDTH, height=HEIGHT)
     if backend == "native":
         image = inspect(data)
-    (status,) = create_backend(backend, fidelity="exact").decode([image], [view], [out])
+    (status,) = decode_each(create_backend(backend, fidelity="exact"), [image], [view], [out])
     return status is None, out
 
 

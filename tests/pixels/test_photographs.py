@@ -15,7 +15,8 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
 from fastdata.loaders import create_backend, mean_tolerance, pillow
-from fastdata.loaders.per_image import inspect
+from fastdata.loaders.fallback import inspect
+from fastdata.loaders.rows import decode_each
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
@@ -37,7 +38,9 @@ def check_file(path: Path, backend: Any, reference: Any) -> None:
     sizes = np.array([(image.width, image.height)] * 5)
     for view in draw_views(plan.ops, sizes, np.arange(5), key=Key(seed=1, epoch=0)).rows():
         out = np.zeros((2, *view.size, 3), np.uint8)
-        ours, theirs = backend.decode([image], [view], out[:1])[0], reference.decode([image], [view], out[1:])[0]
+        ours, theirs = (
+            decode_each(*each) for each in ((backend, [image], [view], out[:1]), (reference, [image], [view], out[1:]))
+        )
         assert (ours is None) == (theirs is None), f"{path.name}: {ours!r} but Pillow: {theirs!r}"
         difference = np.abs(out[0].astype(int) - out[1]).mean()
         assert difference <= mean_tolerance(backend.name), path.name

@@ -311,8 +311,10 @@ def test_loaders_at_the_top_is_a_link_to_the_package() -> None:
 
 
 def test_the_contract_of_backends_knows_no_backend() -> None:
-    for file in ("loaders/backend.py", "tables.py"):
+    contract = "backend", "batch_decoder", "encoded"
+    for file in (*(f"loaders/{name}.py" for name in contract), "tables.py"):
         own = [name for name in imports(PACKAGE / file) if name.startswith("fastdata")]
+        own = [name for name in own if not name.startswith(tuple(f"fastdata.loaders.{each}." for each in contract))]
         assert not [name for name in own if ".native" in name or ".loaders" in name], file
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from fastdata import native
 from fastdata.loaders import available_backends, create_backend, pillow, resample
-from fastdata.loaders.per_image import HandBack, inspect
+from fastdata.loaders.backend import HandBack
+from fastdata.loaders.fallback import inspect
 from fastdata.views.view import View
 
 ROUNDS = (1_500, 60_000, 400_000)
