@@ -90,7 +90,7 @@ def decoder(images: list[bytes]) -> tuple[Callable[[Format], None], np.ndarray]:
     options = resample.options_for(order, "exact")
 
     def decode(format_: Format) -> None:
-        core.fill(Recipes(data=images, windows=views.columns, format=format_, out=places), options=options)
+        core.fill(Recipes(data=images, windows=views, format=format_, out=places), options=options)
 
     return decode, out
 

@@ -44,7 +44,7 @@ class Images:
         plan = compile_transform(RandomResizedCrop(SIDE)).plan
         assert plan is not None
         rows = np.arange(len(self.data))
-        self.views = draw_views(plan.ops, sizes, rows, key=Key(seed=1, epoch=1)).columns
+        self.views = draw_views(plan.ops, sizes, rows, key=Key(seed=1, epoch=1))
         self.out = np.zeros((SIDE, SIDE, 3), np.uint8)
 
     def decode_ms(self, number: int, index: bytes | None, record: bytes | None = None) -> float:

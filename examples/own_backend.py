@@ -9,6 +9,7 @@ far its pixels are from Pillow's, and whose batches the loader gives.
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import ClassVar
 
 import torch
 from common import MEAN, STD, data_folder
@@ -28,14 +29,16 @@ class TorchvisionBackend(PerImageBackend):
     """torchvision.io for JPEGs, Pillow for the rest; windows are resized with Pillow's arithmetic."""
 
     name = "torchvision"
-    mean_tolerance = {"exact": 0.5, "fast": 0.5}  # grey levels: its libjpeg may round chroma otherwise
+    mean_tolerance: ClassVar = {"exact": 0.5, "fast": 0.5}  # grey levels: its libjpeg may round chroma otherwise
     install_hint = "install it with: pip install torchvision"
 
     @classmethod
     def version(cls) -> str:
+        """torchvision's."""
         return f"torchvision {version('torchvision')}"
 
     def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
+        """Decodes the whole image, of which it keeps what the view shows."""
         if not image.is_whole_jpeg():
             raise HandBack("another format, or damaged")
         data = torch.frombuffer(bytearray(image.data), dtype=torch.uint8)

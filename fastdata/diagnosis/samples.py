@@ -304,7 +304,7 @@ def decoding_ms(files: Sequence[bytes], *, seconds: float) -> dict[str, float]:
     sizes = np.array([(image.width, image.height) for image in (inspect(data) for data, _, _ in kept)])
     plan = compile_transform(RandomResizedCrop(224)).plan
     assert plan is not None
-    windows = draw_views(plan.ops, sizes, np.arange(len(kept)), key=Key(seed=1, epoch=1)).columns
+    windows = draw_views(plan.ops, sizes, np.arange(len(kept)), key=Key(seed=1, epoch=1))
     out = np.zeros((224, 224, 3), np.uint8)
     place = addresses(out.ctypes.data, out.nbytes, 1)
 

@@ -23,7 +23,7 @@ from fastdata.tables import EFFECT, EffectTable, Format, Recipes, Windows, addre
 from fastdata.views.erased import Erased
 from fastdata.views.given import Given
 from fastdata.views.levels import Levels, stored_format
-from fastdata.views.view import View, Views
+from fastdata.views.view import View, view_of, windows_of
 
 __all__ = [
     "After",
@@ -91,7 +91,7 @@ class SeenImages:
 
     Attributes:
         sources: the encoded images.
-        views: their views.
+        windows: their views.
         effects: effects on their pixels, (N, any number); None if there are none.
         levels: the arithmetic on their pixels.
         erased: for each image, rectangles filled after the arithmetic.
@@ -99,7 +99,7 @@ class SeenImages:
     """
 
     sources: list[EncodedSource]
-    views: Views
+    windows: Windows
     effects: EffectTable | None
     levels: Levels
     erased: list[Sequence[Erased]]
@@ -111,7 +111,7 @@ class SeenImages:
         effects, erased = drawn([image.after for image in images])
         return cls(
             sources=[image.source for image in images],
-            views=Views.of([image.view for image in images]),
+            windows=windows_of([image.view for image in images]),
             effects=effects,
             levels=images[0].levels,
             erased=erased,
@@ -124,7 +124,7 @@ class SeenImages:
         nothing = all(part.effects is None for part in parts)
         return cls(
             sources=[source for part in parts for source in part.sources],
-            views=Views(Windows(*map(np.concatenate, zip(*(part.views.columns for part in parts), strict=True)))),
+            windows=Windows(*map(np.concatenate, zip(*(part.windows for part in parts), strict=True))),
             effects=None if nothing else _stacked([part.all_effects for part in parts]),
             levels=parts[0].levels,
             erased=[erased for part in parts for erased in part.erased],
@@ -224,7 +224,7 @@ class Filling:
                 origins=[source.origin for source in sources],
                 stamps=[source.stamp for source in sources],
                 same_as=same_as,
-                windows=whole.views.columns.at(chosen),
+                windows=whole.windows.at(chosen),
                 effects=whole.effects[chosen] if whole.effects is not None else None,
                 format=parts[format_].format,
                 out=out[chosen],
@@ -312,7 +312,7 @@ def fill_from_pixels(part: StoredRows) -> None:
     """Fills all rows from the pixels of their sources, which must be there."""
     for row, source in enumerate(part.images.sources):
         assert source.pixels is not None
-        view, (height, width) = part.images.views.row(row), source.pixels.shape[:2]
+        view, (height, width) = view_of(part.images.windows, row), source.pixels.shape[:2]
         pixels = source.pixels if view == View.whole(width, height) else see(source.pixels, view)
         effects = None if part.images.effects is None else part.images.effects[row : row + 1]
         load().convert(pixels, part.batch[row].data_ptr(), part.format, effects)

@@ -228,7 +228,7 @@ class UndecodedBatch:
     @property
     def image_shape(self) -> tuple[int, ...]:
         """Shape of each image: (3, height, width)."""
-        left, top, right, bottom = self.images.views.columns.crop_px[0].tolist()
+        left, top, right, bottom = self.images.windows.crop_px[0].tolist()
         return 3, bottom - top, right - left
 
     def known(self) -> torch.Tensor | None:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.loaders.encoded import Encoded
-from fastdata.tables import EffectTable
+from fastdata.tables import EffectTable, Windows
 from fastdata.views.resampling import Interpolation
-from fastdata.views.view import View, Views
+from fastdata.views.view import View
 
 if TYPE_CHECKING:  # processes that convert images need no torch
     import torch
@@ -44,7 +44,7 @@ class BatchFeed:
     """
 
     encoded: Sequence[npt.NDArray[np.uint8]]
-    views: Views
+    views: Windows
     effects: EffectTable | None = None
     name: str = "a batch"
 

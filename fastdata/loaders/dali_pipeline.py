@@ -59,7 +59,7 @@ if hasattr(os, "register_at_fork"):
 
 def columns_of(feed: BatchFeed, request: BatchRequest) -> tuple[Any, ...]:
     """Returns the inputs of the pipeline, in its order."""
-    views = feed.views.columns
+    views = feed.views
     windows, crops = (np.asarray(boxes, np.int32) for boxes in (views.window_px, views.crop_px))
     sizes = np.ascontiguousarray(views.resize_px[:, ::-1], np.float32)
     columns: list[Any] = [list(feed.encoded), windows[:, :2].copy(), windows[:, 2:] - windows[:, :2], sizes]

@@ -10,7 +10,7 @@ from fastdata import limits, native
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels
 from fastdata.views.resampling import Interpolation
-from fastdata.views.view import View, Views
+from fastdata.views.view import View, windows_of
 
 __all__ = ["exact_core", "has_tensors_bits", "options_for", "resize_window", "see"]
 
@@ -63,7 +63,7 @@ def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels, *, pi
     """
     core, order = native.available(), _exact_order()
     if core is not None and order is not None:
-        options, seen = options_for(order, "exact"), Views.of([view]).columns
+        options, seen = options_for(order, "exact"), windows_of([view])
         if core.resize(pixels, stride_px, seen, out, options=options, pixel_bytes=pixel_bytes):
             return
     pillow.resize_window(pixels, stride_px, view, out, pixel_bytes=pixel_bytes)
@@ -114,6 +114,6 @@ def _agrees(
         interpolation=filter_,
     )
     ours, theirs = np.empty((20, 12, 3), np.uint8), np.empty((20, 12, 3), np.uint8)
-    core.resize(pixels, width, Views.of([view]).columns, ours, options=options_for(order, "exact"))
+    core.resize(pixels, width, windows_of([view]), ours, options=options_for(order, "exact"))
     pillow.resize_window(pixels, width, view, theirs)
     return bool((ours == theirs).all())

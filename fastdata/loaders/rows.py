@@ -17,7 +17,7 @@ from fastdata.loaders.unpacked import as_file
 from fastdata.native import available, load
 from fastdata.system.files import open_file, read_file
 from fastdata.tables import EffectTable, Format, Recipes
-from fastdata.views.view import View, Views
+from fastdata.views.view import View, view_of, windows_of
 
 __all__ = [
     "as_pixels",
@@ -61,7 +61,7 @@ def _read(path: Any, offset: int, length: int) -> bytes:
 def view_at(recipes: Recipes, row: int) -> View:
     """Returns the view of a row whose view is given."""
     assert recipes.windows is not None
-    return Views(recipes.windows).row(row)
+    return view_of(recipes.windows, row)
 
 
 def store(recipes: Recipes, row: int, pixels: Pixels) -> None:
@@ -163,7 +163,7 @@ def as_pixels(images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pi
     """Describes images that are to become plain pixels; the arguments are those of `decode_each`."""
     return Recipes(
         data=[image.data for image in images],
-        windows=Views.of(views).columns,
+        windows=windows_of(views),
         format=Format(),
         out=np.array([place.ctypes.data for place in out], np.uint64),
     )

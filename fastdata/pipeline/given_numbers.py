@@ -19,7 +19,7 @@ from fastdata.views.draw import ImageTooSmall, draw_view, draw_views
 from fastdata.views.given import Given
 from fastdata.views.header import parse_header
 from fastdata.views.plan import Size
-from fastdata.views.view import View
+from fastdata.views.view import View, views_of
 
 __all__ = ["GivenNumbers"]
 
@@ -110,7 +110,7 @@ class GivenNumbers:
         given = self.of([sample[:2] for sample in samples])
         if given is None:
             _, indices, occurrences, sizes = (np.array(column, np.int64) for column in zip(*samples, strict=True))
-            return draw_views(ops, sizes, indices, key=key, occurrences=occurrences).rows()
+            return views_of(draw_views(ops, sizes, indices, key=key, occurrences=occurrences))
         numbers = [None if own is None else own.numbers[0] for own in given]
         return [
             draw_view(ops, size, index, occurrence, key=key, given=own)

@@ -19,7 +19,7 @@ from fastdata.loaders import pillow
 from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.fallback import inspect
 from fastdata.loaders.pixel_memory import Scratch, as_numpy
-from fastdata.loaders.rows import as_pixels, fill_rows
+from fastdata.loaders.rows import as_pixels, fill_rows, put
 from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
 from fastdata.pipeline.given_numbers import GivenNumbers
@@ -135,7 +135,7 @@ class ImageBatch:
                 occurrences=self._occurrences,
                 given=numbers,
                 effects=self._resources.finish.effects(self._indices, self._occurrences, given),
-                format=self._resources.batch_format.native,
+                format=self._resources.batch_format,
                 out=self._addresses(),
             )
             filled = filler.fill(recipes)
@@ -240,7 +240,7 @@ class ImageBatch:
             recipes = replace(
                 recipes,
                 effects=self._resources.finish.effects(*_ids_of(samples), self._given_to(samples)),
-                format=self._resources.batch_format.native,
+                format=self._resources.batch_format,
                 out=self._addresses()[[sample.position for sample in samples]],
             )
         with times.stage("decode"):
@@ -289,7 +289,7 @@ class ImageBatch:
             return failures
         with times.stage("convert"):
             for sample, _, pixels in good:
-                self._resources.batch_format.store(pixels, self._images[sample.position])
+                put(pixels, self._images[sample.position].data_ptr(), self._resources.batch_format)
                 self._loaded[sample.position] = True
         return failures
 
@@ -315,8 +315,8 @@ class ImageBatch:
         if plan.output is Output.UINT8:
             tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         else:
-            tensor = torch.empty((3, *pixels.shape[:2]), dtype=self._resources.sample_format.dtype)
-            self._resources.sample_format.store(pixels, tensor)
+            tensor = torch.empty((3, *pixels.shape[:2]), dtype=self._resources.sample_levels.dtype)
+            put(pixels, tensor.data_ptr(), self._resources.sample_format)
         return tensor if plan.tensor_class is None else tensor.as_subclass(plan.tensor_class)
 
     # ---- failures

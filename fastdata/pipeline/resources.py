@@ -14,12 +14,12 @@ from fastdata.native import FileReader, Options, PassOrder, Pool
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.cached_filler import CachedFiller
 from fastdata.pipeline.config import PipelineConfig
-from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.pipeline.postprocess import Finish
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.sources.recognise import has_file_ranges
+from fastdata.views.levels import UINT8, Levels, stored_format
 from fastdata.views.philox import Key
-from fastdata.views.plan import Plan
+from fastdata.views.plan import Output, Plan
 
 __all__ = ["EpochResources", "WholeBatchDecoding"]
 
@@ -74,8 +74,9 @@ class EpochResources:
 
     Attributes:
         finish: the steps after decoding, when the batch is left uint8.
-        batch_format: format in which decoded images are stored in the batch.
-        sample_format: format of a single sample, before the rest of the transform.
+        sample_levels, sample_format: arithmetic on the pixels of a sample, and the format in which it is stored.
+        batch_levels: that on images that are stored in the batch; none if the batch is left uint8.
+        batch_format: format in which they are stored there.
         ready_batches: the backend's finished batches, if it has such.
         batch_decoder, decodes_on_gpu, batch_effects: see `WholeBatchDecoding`.
         part_filler: the backend's filler for parts of batches.
@@ -88,11 +89,11 @@ class EpochResources:
         self.config, self.stats = config, stats if stats is not None else PipelineStats()
         plan, backend = config.plan, config.backend
         self.finish = Finish(plan=plan, key=config.key)
-        channels_last = config.memory_format is torch.channels_last
-        self.batch_format = PixelFormat(
-            plan, leave_uint8=config.leave_uint8, channels_last=channels_last, channels=config.channels
-        )
-        self.sample_format = PixelFormat(plan)
+        self.sample_levels = Levels.of(plan.normalisation if plan.output is Output.FLOAT else None)
+        self.sample_format = stored_format(self.sample_levels)
+        self.batch_levels = UINT8 if config.leave_uint8 else self.sample_levels
+        is_contiguous = config.memory_format is not torch.channels_last
+        self.batch_format = stored_format(self.batch_levels, channels_first=is_contiguous, channels=config.channels)
         self.ready_batches: ReadyBatches | None = backend.ready_batches() if config.fills_batch else None
         decoding = WholeBatchDecoding.of(config)
         self.batch_decoder, self.decodes_on_gpu = decoding.decoder, decoding.on_gpu
@@ -133,7 +134,7 @@ class EpochResources:
 
     def empty_batch(self, count: int) -> torch.Tensor:
         """An uninitialised batch (N, C, H, W) in the format asked for."""
-        config, dtype = self.config, self.batch_format.dtype
+        config, dtype = self.config, self.batch_levels.dtype
         assert config.plan.size is not None
         shape = (count, config.channels, *config.plan.size)
         return self._memory.images(shape, dtype, memory_format=config.memory_format, pin=config.pin)

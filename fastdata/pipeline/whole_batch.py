@@ -28,7 +28,7 @@ from fastdata.errors import PipelineError
 from fastdata.loaders import pillow, pillow_files
 from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.batch_decoder import BatchDecoder, BatchFeed, BatchRequest, Decoded
-from fastdata.loaders.rows import as_pixels, fill_rows
+from fastdata.loaders.rows import as_pixels, fill_rows, put
 from fastdata.pipeline.collate import join
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import FailedJob, OrderedJobs, SkipResult, Task, stop_if_cancelled
@@ -40,7 +40,7 @@ from fastdata.system.stack_level import users_level
 from fastdata.tables import EffectTable, Format
 from fastdata.views.header import UNPACKED_MAGIC, parse_header
 from fastdata.views.plan import Flip, Plan, Resizing
-from fastdata.views.view import View, Views
+from fastdata.views.view import View, windows_of
 
 __all__ = ["WholeBatch", "WholeBatches"]
 
@@ -132,7 +132,7 @@ class WholeBatch(ImageBatch):
             effects = nothing(len(encoded), next(iter(self._effects.values())).shape[1])
             for position in self._effects.keys() & self._to_feed.keys():
                 effects[position] = self._effects[position]
-        return BatchFeed(encoded=encoded, views=Views.of(views), effects=effects, name=repr(self))
+        return BatchFeed(encoded=encoded, views=windows_of(views), effects=effects, name=repr(self))
 
     def __repr__(self) -> str:
         return f"batch {self._number} (samples {self._indices[0]} …)"
@@ -182,11 +182,12 @@ class WholeBatch(ImageBatch):
     def _converted(self, images: torch.Tensor) -> torch.Tensor:
         """Converts on the host, with the arithmetic of every other backend."""
         resources = self._resources
-        if resources.batch_format.is_decoded_form:
+        stored = resources.batch_format
+        if stored.table is None and not stored.channels_first:
             return self._pinned(images)  # type: ignore[no-any-return]
         batch = resources.empty_batch(len(images))
         for pixels, place in zip(images.permute(0, 2, 3, 1).numpy(), batch, strict=True):
-            resources.batch_format.store(pixels, place)
+            put(pixels, place.data_ptr(), stored)
         return batch
 
     def _decode(self, samples: Sequence[Sample], views: Sequence[View], times: BatchTimes) -> list[Failure]:
@@ -316,7 +317,7 @@ class _Feeds:
             raise
         except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
             self.handed_out.append(FailedJob(error))
-            return BatchFeed(encoded=[_tiny_jpeg()], views=Views.of([_view_of_tiny(self._plan)]))
+            return BatchFeed(encoded=[_tiny_jpeg()], views=windows_of([_view_of_tiny(self._plan)]))
         self.handed_out.append(batch)
         return batch.feed()
 

@@ -17,7 +17,7 @@ from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Output, Plan, RandomResizedCrop
 from fastdata.views.resampling import Interpolation
-from fastdata.views.view import View
+from fastdata.views.view import View, view_of
 
 __all__ = ["check_drawing_filler", "check_filler"]
 
@@ -77,8 +77,9 @@ def check_drawing_filler(backend: Backend, tolerance: float) -> None:
     for row, image in enumerate(expected):
         if image is not None:
             sizes = np.array([_SIZES[image]], np.int64)
-            views = draw_views(_PLAN.ops, sizes, np.array([indices[row]]), key=_KEY, occurrences=np.array([1]))
-            check_close(out[row], pillows_view(images[image], views.row(0)), tolerance, f"row {row} of {files[row]}")
+            drawn = draw_views(_PLAN.ops, sizes, np.array([indices[row]]), key=_KEY, occurrences=np.array([1]))
+            expected_pixels = pillows_view(images[image], view_of(drawn, 0))
+            check_close(out[row], expected_pixels, tolerance, f"row {row} of {files[row]}")
             assert int(filled.read_bytes[row]) == len(images[image]), f"row {row}: wrong number of bytes read"
 
 
@@ -117,7 +118,7 @@ def check_filler(backend: Backend, tolerance: float) -> None:
             paths=[path, path, "", ""],
             data=[None, None, images[1], images[0][:300]],
             same_as=np.array([0, 0, 2, 3]),
-            windows=views.columns,
+            windows=views,
             format=Format(),
             out=_places(out),
         )
@@ -134,7 +135,7 @@ def check_filler(backend: Backend, tolerance: float) -> None:
                     assert refusal is not None, "a damaged image was not refused"
                 elif not isinstance(refusal, HandBack):
                     assert refusal is None, f"row {row}: {refusal}"
-                    expected = pillows_view(images[image], views.row(row))
+                    expected = pillows_view(images[image], view_of(views, row))
                     check_close(out[row], expected, tolerance, f"row {row} by {threads} threads")
             told = len(filled.read_bytes)
             assert told == len(shown), f"{told} numbers of bytes for {len(shown)} images"

@@ -39,6 +39,7 @@ from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 from fastdata.views.resampling import Interpolation
+from fastdata.views.view import view_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -108,7 +109,7 @@ class _Geometry(Printable):
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         size, index = np.array([image.size], np.int64), np.zeros(1, np.int64)
         views = draw_views(plan.ops, size, index, key=Key(seed=seed, epoch=0))
-        return pillow.apply_view(image, views.rows()[0])
+        return pillow.apply_view(image, view_of(views, 0))
 
 
 def _plan_of(transform: object) -> Plan:

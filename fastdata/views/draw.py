@@ -32,7 +32,7 @@ from fastdata.views.plan import (
 )
 from fastdata.views.resampling import BLACK, Interpolation, Outside
 from fastdata.views.to_native import geometry
-from fastdata.views.view import View, Views
+from fastdata.views.view import View, view_of
 
 __all__ = ["ImageTooSmall", "draw_view", "draw_views"]
 
@@ -53,7 +53,7 @@ def draw_views(
     key: Key,
     occurrences: Ints | int = 0,
     given: Ints | None = None,
-) -> Views:
+) -> Windows:
     """Draws the views of N samples.
 
     Args:
@@ -81,7 +81,7 @@ def draw_views(
         _draw_with_numpy(
             ops, sizes_px[failed : failed + 1], *(column[failed : failed + 1] for column in columns), key=key
         )
-    return Views(drawn)
+    return drawn
 
 
 _one_view = native.OneView()
@@ -104,11 +104,11 @@ def draw_view(
     drawn = _one_view.draw(core, size_px, index, occurrence, _geometry(ops, key), given) if core is not None else None
     if drawn is None:
         sizes, columns = np.array([size_px], np.int64), (np.array([index], np.int64), np.array([occurrence], np.int64))
-        return draw_views(ops, sizes, columns[0], key=key, occurrences=columns[1], given=given).row(0)
-    return Views(drawn).row(0)
+        drawn = draw_views(ops, sizes, columns[0], key=key, occurrences=columns[1], given=given)
+    return view_of(drawn, 0)
 
 
-def _draw_with_numpy(ops: Sequence[Op], sizes_px: Ints, indices: Ints, occurrences: Ints, *, key: Key) -> Views:
+def _draw_with_numpy(ops: Sequence[Op], sizes_px: Ints, indices: Ints, occurrences: Ints, *, key: Key) -> Windows:
     """Draws views without the native core, with identical bits; views.cpp repeats every line of it."""
     frame = _Frame.whole(sizes_px)
     draws = _ViewDraws(indices=indices, occurrences=occurrences, key=key.words())
@@ -183,12 +183,12 @@ class _Frame:
         bilinear = np.full(count, Interpolation.BILINEAR.value, np.int64)
         return cls(whole, no_flips, None, bilinear, whole, no_flips, np.zeros((count, 4), np.int64))
 
-    def views(self) -> Views:
+    def views(self) -> Windows:
         folded = self.folded()
         resize = folded.sizes_of_window() if folded.resize is None else folded.resize
         flips = np.concatenate([folded.flips, folded.window_flips], axis=1)
-        columns = Windows(folded.window, resize, folded.crop, flips, folded.filters, folded.outside)  # type: ignore[arg-type]
-        return Views(columns.contiguous())
+        columns: Any = folded.window, resize, folded.crop, flips, folded.filters, folded.outside
+        return Windows(*columns).contiguous()
 
     def sizes(self) -> Ints:
         """(N, 2): width and height of the image for the next operation."""

@@ -9,7 +9,7 @@ from typing import Any
 from fastdata.tables import Windows
 from fastdata.views.resampling import BLACK, Interpolation, Outside, Padding
 
-__all__ = ["View", "Views"]
+__all__ = ["View", "view_of", "views_of", "windows_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,38 +157,30 @@ class View:
         )
 
 
-@dataclass(frozen=True)
-class Views:
-    """The views of N samples, in the native core's columns."""
+def windows_of(views: Sequence[View]) -> Windows:
+    """Converts single views to columns."""
+    return Windows.of([view.columns() for view in views])
 
-    columns: Windows
 
-    def __len__(self) -> int:
-        return len(self.columns.window_px)
+def view_of(windows: Windows, row: int) -> View:
+    """Returns the view of one row."""
+    window, resize, crop, flips, filter_, outside = (column[row].tolist() for column in windows)
+    padding, *levels = outside
+    return View(
+        window_px=tuple(window),
+        resize_px=tuple(resize),
+        crop_px=tuple(crop),
+        flip_horizontal=bool(flips[0]),
+        flip_vertical=bool(flips[1]),
+        interpolation=_INTERPOLATIONS[filter_],
+        window_flips=(bool(flips[2]), bool(flips[3])),
+        outside=Outside(_PADDINGS[padding], *levels) if padding or any(levels) else BLACK,
+    )
 
-    @classmethod
-    def of(cls, views: Sequence[View]) -> Views:
-        """Converts single views to columns."""
-        return cls(Windows.of([view.columns() for view in views]))
 
-    def row(self, number: int) -> View:
-        """Returns one sample's view."""
-        window, resize, crop, flips, filter_, outside = (column[number].tolist() for column in self.columns)
-        padding, *levels = outside
-        return View(
-            window_px=tuple(window),
-            resize_px=tuple(resize),
-            crop_px=tuple(crop),
-            flip_horizontal=bool(flips[0]),
-            flip_vertical=bool(flips[1]),
-            interpolation=_INTERPOLATIONS[filter_],
-            window_flips=(bool(flips[2]), bool(flips[3])),
-            outside=Outside(_PADDINGS[padding], *levels) if padding or any(levels) else BLACK,
-        )
-
-    def rows(self) -> list[View]:
-        """Returns one `View` per sample."""
-        return [self.row(number) for number in range(len(self))]
+def views_of(windows: Windows) -> list[View]:
+    """Returns one view for each row."""
+    return [view_of(windows, row) for row in range(len(windows.window_px))]
 
 
 _INTERPOLATIONS = {each.value: each for each in Interpolation}

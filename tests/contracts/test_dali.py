@@ -30,7 +30,7 @@ from fastdata.loaders.rows import decode_each
 from fastdata.native import FileReader
 from fastdata.testing.pictures import encoded
 from fastdata.views.resampling import Interpolation
-from fastdata.views.view import View, Views
+from fastdata.views.view import View, windows_of
 
 pytestmark = pytest.mark.backend("dali")
 
@@ -343,7 +343,7 @@ def test_chroma_is_upsampled_as_by_pillow_where_pixels_are_promised(
     real = fn.decoders.image_slice
     monkeypatch.setattr(fn.decoders, "image_slice", lambda *args, **rest: (given.append(rest), real(*args, **rest))[1])
     data, view = encoded(40, 30), View.whole(40, 30)
-    batches = iter([BatchFeed(encoded=[np.frombuffer(data, np.uint8)], views=Views.of([view]))])
+    batches = iter([BatchFeed(encoded=[np.frombuffer(data, np.uint8)], views=windows_of([view]))])
     decoder = dali.DaliBackend(fidelity=fidelity).batch_decoder()
     pipeline = decoder.open(batches, BatchRequest(interpolation=Interpolation.BILINEAR, largest_batch=1))
     next(pipeline)

@@ -31,7 +31,7 @@ from fastdata.testing import check_backend
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
-from fastdata.views.view import View
+from fastdata.views.view import View, views_of
 
 TRAIN = v2.Compose(
     [
@@ -83,7 +83,7 @@ class ToyPipeline:
         return first, self._decode(first)
 
     def _decode(self, feed: BatchFeed) -> Decoded:
-        views = feed.views.rows()
+        views = views_of(feed.views)
         out = torch.zeros((len(views), *views[0].size, 3), dtype=torch.uint8)
         for data, view, place in zip(feed.encoded, views, out.numpy(), strict=True):
             try:

@@ -20,15 +20,17 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, DatasetError, DecodeError
 from fastdata import transforms as own
+from fastdata.loaders.rows import put
 from fastdata.native import Status, recipes_call
-from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.sources.protocol import location_of
 from fastdata.sources.recognise import recognise
 from fastdata.tables import Format, Recipes, addresses
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import _draw_with_numpy
+from fastdata.views.levels import Levels, stored_format
 from fastdata.views.philox import Key
 from fastdata.views.plan import CenterCrop
+from fastdata.views.view import views_of
 
 COUNT = 23
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
@@ -213,8 +215,8 @@ def test_random_views_are_those_drawn_with_numpy_and_done_by_pillow(name: str) -
     source, ops = recognise(dataset), compile_transform(v1.Compose(PADDED)).plan.ops
     height, width = source.image_size
     sizes, indices = np.array([[width, height]] * COUNT), np.arange(COUNT)
-    views = _draw_with_numpy(ops, sizes, indices, np.zeros(COUNT, np.int64), key=Key(seed=3, epoch=0)).rows()
-    for row, view in enumerate(views):
+    drawn = _draw_with_numpy(ops, sizes, indices, np.zeros(COUNT, np.int64), key=Key(seed=3, epoch=0))
+    for row, view in enumerate(views_of(drawn)):
         array = source.images[row]
         image = Image.fromarray(np.ascontiguousarray(array[..., 0] if source.channels == 1 else array))
         # Padding more than is needed, so that the drawn crop lies in the padded image.
@@ -224,7 +226,7 @@ def test_random_views_are_those_drawn_with_numpy_and_done_by_pillow(name: str) -
         if view.flip_horizontal:
             expected = v1.functional.hflip(expected)
         assert torch.equal(images[row], v1.functional.pil_to_tensor(expected))
-    assert 0 < sum(view.flip_horizontal for view in views) < COUNT
+    assert 0 < sum(view.flip_horizontal for view in views_of(drawn)) < COUNT
 
 
 def test_every_place_of_a_padded_crop_is_drawn_equally_often() -> None:
@@ -455,9 +457,9 @@ def test_one_channel_is_stored_alone(has_core: bool, monkeypatch: pytest.MonkeyP
     grey = GREY["data"][0]
     rgb = np.repeat(grey.numpy()[..., None], 3, 2)
     for transform in ("as they are", "half", "bfloat16", "uint8"):
-        stored = PixelFormat(compile_transform(FIXED[transform]).plan, channels=1)
-        image = torch.empty((1, 28, 28), dtype=stored.dtype)
-        stored.store(rgb, image)
+        levels = Levels.of(compile_transform(FIXED[transform]).plan.normalisation)  # type: ignore[union-attr]
+        image = torch.empty((1, 28, 28), dtype=levels.dtype)
+        put(rgb, image.data_ptr(), stored_format(levels, channels=1))
         assert torch.equal(image, FIXED[transform](Image.fromarray(grey.numpy())))
 
 

@@ -95,7 +95,7 @@ def test_a_filter_is_drawn_for_each_sample() -> None:
     plan = compile_transform(step).plan
     assert plan is not None
     views = draw_views(plan.ops, np.full((4000, 2), 90), np.arange(4000), key=Key(seed=2, epoch=0))
-    filters, counts = np.unique(views.columns.filters, return_counts=True)
+    filters, counts = np.unique(views.filters, return_counts=True)
     assert filters.tolist() == [Interpolation.BILINEAR.value, Interpolation.BICUBIC.value]
     assert abs(counts[0] - 2000) < 130  # four standard deviations
 

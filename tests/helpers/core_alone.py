@@ -15,7 +15,7 @@ from fastdata.views.philox import Key
 from fastdata.views.plan import Resize
 from fastdata.views.resampling import Interpolation
 from fastdata.views.to_native import geometry
-from fastdata.views.view import View, Views
+from fastdata.views.view import View, windows_of
 
 TINY = Resize(size=(8, 8), filters=(Interpolation.BILINEAR,))
 
@@ -64,9 +64,7 @@ def _decode(
     core, order = resample.exact_core()
     dtype = np.uint8 if format_.table is None else format_.table.dtype
     out = np.zeros((3, *view.size) if format_.channels_first else (*view.size, 3), dtype)
-    recipes = Recipes(
-        data=[data], windows=Views.of([view]).columns, format=format_, out=addresses(out.ctypes.data, 1, 1)
-    )
+    recipes = Recipes(data=[data], windows=windows_of([view]), format=format_, out=addresses(out.ctypes.data, 1, 1))
     results = core.fill(recipes, options=resample.options_for(order, fidelity), indexes=indexes)
     return out, results
 

@@ -15,5 +15,5 @@ def check_that_both_draw_alike(ops: Any, sizes: Any, indices: Any, occurrences: 
     for key in (Key(seed=1, epoch=2), Key(seed=-5, epoch=0)):
         ours = draw_views(ops, sizes, indices, occurrences=occurrences, key=key)
         expected = _draw_with_numpy(ops, sizes, indices, occurrences, key=key)
-        for field, column in expected.columns._asdict().items():
-            np.testing.assert_array_equal(getattr(ours.columns, field), column, field)
+        for field, column in expected._asdict().items():
+            np.testing.assert_array_equal(getattr(ours, field), column, field)

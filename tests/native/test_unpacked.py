@@ -23,7 +23,7 @@ from places import GOLDEN
 from fastdata.loaders import resample
 from fastdata.native import Status
 from fastdata.tables import Format, Recipes, addresses
-from fastdata.views.view import View, Views
+from fastdata.views.view import View, windows_of
 
 HEAD = struct.Struct("<8sIIIIIHBB")
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12)
@@ -49,7 +49,7 @@ def status_of(record: bytes, view: View) -> Status:
     core, order = resample.exact_core()
     out = np.zeros((*view.size, 3), np.uint8)
     place = addresses(out.ctypes.data, 1, 1)
-    recipes = Recipes(data=[record], windows=Views.of([view]).columns, format=Format(), out=place)
+    recipes = Recipes(data=[record], windows=windows_of([view]), format=Format(), out=place)
     results = core.fill(recipes, options=resample.options_for(order, "exact"))
     return Status(int(results.statuses[0]))
 
@@ -427,7 +427,7 @@ def test_parts_of_files_and_images_in_memory_give_records_with_their_pixels(tmp_
         crcs=np.array([crc, crc, -1, 1]),
         data=[None, None, data, None],
         same_as=np.array([0, 0, 2, 3]),
-        windows=Views.of([view] * rows).columns,
+        windows=windows_of([view] * rows),
         format=Format(),
         out=addresses(out.ctypes.data, out.strides[0], rows),
         kept=np.array([True, False, True, True]),

@@ -20,6 +20,7 @@ from fastdata.loaders.rows import decode_each
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
+from fastdata.views.view import views_of
 
 BACKENDS = ["native", "turbojpeg", "opencv"]
 
@@ -36,7 +37,7 @@ def check_file(path: Path, backend: Any, reference: Any) -> None:
     plan = compile_transform(v1.Compose([v1.RandomResizedCrop(96), v1.RandomHorizontalFlip()])).plan
     assert plan is not None
     sizes = np.array([(image.width, image.height)] * 5)
-    for view in draw_views(plan.ops, sizes, np.arange(5), key=Key(seed=1, epoch=0)).rows():
+    for view in views_of(draw_views(plan.ops, sizes, np.arange(5), key=Key(seed=1, epoch=0))):
         out = np.zeros((2, *view.size, 3), np.uint8)
         ours, theirs = (
             decode_each(*each) for each in ((backend, [image], [view], out[:1]), (reference, [image], [view], out[1:]))

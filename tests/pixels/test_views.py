@@ -23,6 +23,7 @@ from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key, philox4x32, portable_exp
 from fastdata.views.plan import RandomCrop
+from fastdata.views.view import view_of, views_of
 
 
 def draw(transform: Any, sizes: Any, indices: Any = None, *, seed: int = 0, epoch: int = 0) -> Any:
@@ -52,8 +53,8 @@ def test_views_have_not_changed_since_they_were_frozen() -> None:
     golden = json.loads((GOLDEN / "views.json").read_text())
     transform = v1.Compose([v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor()])
     views = draw(transform, golden["sizes"], golden["indices"], seed=golden["seed"], epoch=golden["epoch"])
-    assert views.columns.window_px.tolist() == golden["windows"]
-    assert (views.columns.flips[:, 0] != 0).tolist() == golden["flips"]
+    assert views.window_px.tolist() == golden["windows"]
+    assert (views.flips[:, 0] != 0).tolist() == golden["flips"]
 
 
 DRAWN = {
@@ -98,11 +99,11 @@ def test_exp_is_the_libraries_but_for_the_last_bit() -> None:
 def test_a_view_depends_on_nothing_but_its_key() -> None:
     transform = v1.Compose([v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.RandomVerticalFlip()])
     sizes = np.random.default_rng(0).integers(20, 500, (50, 2))
-    whole = draw(transform, sizes, seed=3, epoch=2).rows()
+    whole = views_of(draw(transform, sizes, seed=3, epoch=2))
     for index in (0, 17, 49):
-        assert draw(transform, sizes[index], [index], seed=3, epoch=2).rows() == [whole[index]]
+        assert views_of(draw(transform, sizes[index], [index], seed=3, epoch=2)) == [whole[index]]
     for other in ({"seed": 4, "epoch": 2}, {"seed": 3, "epoch": 3}):
-        assert draw(transform, sizes, **other).rows() != whole
+        assert views_of(draw(transform, sizes, **other)) != whole
 
 
 @pytest.mark.parametrize("size", [(500, 375), (375, 500), (640, 90), (60, 700)])
@@ -110,7 +111,7 @@ def test_random_resized_crop_has_torchvisions_distribution(size: tuple[int, int]
     """Kolmogorov-Smirnov on left, top, width and height of 4000 windows each."""
     count = 4000
     transform = v1.RandomResizedCrop(224)
-    ours = draw(transform, [size] * count).columns.window_px
+    ours = draw(transform, [size] * count).window_px
     image = Image.new("RGB", size)
     rows = [transform.get_params(image, transform.scale, transform.ratio) for _ in range(count)]
     theirs = np.array([(left, top, left + width, top + height) for top, left, height, width in rows])
@@ -127,7 +128,7 @@ def _features(windows: np.ndarray) -> list[np.ndarray]:
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
 def test_flips_happen_as_often_as_asked(p: float) -> None:
     views = draw(v1.Compose([v1.RandomHorizontalFlip(p), v1.RandomVerticalFlip(p)]), [(10, 10)] * 20000)
-    horizontal, vertical, *_ = views.columns.flips.T
+    horizontal, vertical, *_ = views.flips.T
     assert abs(horizontal.mean() - p) < 0.015
     both = (horizontal & vertical).mean()
     assert abs(both - p * p) < 0.015
@@ -135,7 +136,7 @@ def test_flips_happen_as_often_as_asked(p: float) -> None:
 
 def test_random_crop_reaches_every_place_equally() -> None:
     views = draw(v1.RandomCrop((5, 7)), [(10, 8)] * 16000)
-    places, counts = np.unique(views.columns.window_px[:, :2], axis=0, return_counts=True)
+    places, counts = np.unique(views.window_px[:, :2], axis=0, return_counts=True)
     assert len(places) == 4 * 4
     assert abs(counts - 1000).max() < 160
 
@@ -157,7 +158,7 @@ def test_a_padded_crop_is_one_of_the_padded_image_and_every_one_equally_often(na
     size, options = PADDED[name]
     image = Image.fromarray(np.random.default_rng(0).integers(1, 256, (36, 40, 3), dtype=np.uint8))
     padded = np.asarray(_padded_by_torchvision(image, size, **options))
-    views = draw(module.RandomCrop(size, **options), [image.size] * 4000).rows()
+    views = views_of(draw(module.RandomCrop(size, **options), [image.size] * 4000))
     height, width = (size, size) if isinstance(size, int) else size
     rows, columns = padded.shape[0] - height + 1, padded.shape[1] - width + 1
     found = np.zeros((rows, columns), np.int64)
@@ -233,7 +234,7 @@ def test_what_would_show_pixels_beyond_a_crop_is_not_fused(steps: list[Any]) -> 
 )
 def test_windows_lie_inside_the_image(width: int, height: int, index: int, seed: int, epoch: int) -> None:
     views = draw(v1.RandomResizedCrop(16), (width, height), [index], seed=seed, epoch=epoch)
-    left, top, right, bottom = views.columns.window_px[0].tolist()
+    left, top, right, bottom = views.window_px[0].tolist()
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
 
@@ -255,7 +256,7 @@ def test_fixed_geometry_equals_torchvision_for_any_size(name: str, width: int, h
 
     noise = np.random.default_rng(width * 1000 + height).integers(0, 256, (height, width, 3), dtype=np.uint8)
     image = Image.fromarray(noise)
-    view = draw(GEOMETRIES[name], image.size).rows()[0]
+    view = view_of(draw(GEOMETRIES[name], image.size), 0)
     expected = GEOMETRIES[name](image)
     assert np.array_equal(np.asarray(pillow.apply_view(image, view)), np.asarray(expected))
 
