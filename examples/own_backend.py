@@ -34,7 +34,7 @@ class TorchvisionBackend(PerImageBackend):
 
     @classmethod
     def version(cls) -> str:
-        """torchvision's."""
+        """Torchvision's."""
         return f"torchvision {version('torchvision')}"
 
     def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
