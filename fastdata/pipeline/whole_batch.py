@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastdata import native
 from fastdata.augment.batch_program import BatchProgram
 from fastdata.augment.effects import nothing
 from fastdata.augment.ops import on_device_of
@@ -37,7 +36,7 @@ from fastdata.pipeline.sample import Failure, Sample
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.sources.protocol import file_ranges
 from fastdata.system.stack_level import users_level
-from fastdata.tables import EffectTable, Format
+from fastdata.tables import EffectTable
 from fastdata.views.header import UNPACKED_MAGIC, parse_header
 from fastdata.views.plan import Flip, Plan, Resizing
 from fastdata.views.view import View, windows_of
@@ -216,17 +215,21 @@ class WholeBatch(ImageBatch):
 
     def _decode_here(self, some: Sequence[tuple[Sample, View]]) -> list[Failure]:
         """Decodes on the host and keeps the pixels for `complete`."""
+        if not some:
+            return []
         stop_if_cancelled()
         images = [replace(sample.image, data=bytes(sample.image.data)) for sample, _ in some]
         views = [view for _, view in some]
         places: list[Pixels] = [np.empty((*view.size, 3), np.uint8) for view in views]
-        errors = fill_rows(self._resources.part_filler, as_pixels(images, views, places), images) if some else {}
+        recipes = as_pixels(images, views, places)
+        if self._effects:
+            own = [self._effects[sample.position] for sample, _ in some]
+            recipes = replace(recipes, effects=np.concatenate(own))
+        errors = fill_rows(self._resources.part_filler, recipes, images)
         failures = []
         for row, ((sample, _), place) in enumerate(zip(some, places, strict=True)):
             self._loaded[sample.position] = row not in errors
             if row not in errors:
-                if sample.position in self._effects:
-                    native.load().convert(place, place.ctypes.data, Format(), self._effects[sample.position])
                 self._pixels[sample.position] = place
             else:
                 failures.append(self._failure(sample.position, sample.index, errors[row]))
