@@ -1,6 +1,7 @@
 #include "hue.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 
@@ -72,9 +73,16 @@ std::unique_ptr<const ToHsv> make_tables() {
     return tables;
 }
 
+// Without a lock, which a child could find taken that was forked while they were made.
 const ToHsv &tables() {
-    static const std::unique_ptr<const ToHsv> made = make_tables();
-    return *made;
+    static std::atomic<const ToHsv *> made{nullptr};
+    const ToHsv *known = made.load(std::memory_order_acquire);
+    if (known == nullptr) {
+        std::unique_ptr<const ToHsv> own = make_tables();
+        if (made.compare_exchange_strong(known, own.get(), std::memory_order_acq_rel))
+            known = own.release(); // for as long as the process runs
+    }
+    return *known;
 }
 
 } // namespace

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import images
 import numpy as np
 import pytest
@@ -214,6 +215,43 @@ def test_a_forked_child_decodes_with_threads_of_its_own(folder: Path) -> None:
     if child == 0:
         os._exit(1 if load([path] * 8, pool=pool).statuses.any() else 0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+FORKED_AT_FIRST = """
+import os, sys, threading, time
+from core_alone import load
+from fastdata.loaders import resample
+
+resample.exact_core()
+paths, columns = [sys.argv[1]], {"crcs": [int(sys.argv[2])]}
+begin = threading.Barrier(2)
+first = threading.Thread(target=lambda: (begin.wait(), load(paths, **columns)))
+first.start()
+begin.wait()
+children = []
+for _ in range(30):  # while the other thread makes what the first call makes
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if load(paths, **columns).statuses[0] == 0 else 1)
+    children.append(child)
+first.join()
+until = time.monotonic() + 20
+while children and time.monotonic() < until:
+    children = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
+    time.sleep(0.01)
+for child in children:
+    os.kill(child, 9)
+sys.exit(f"{len(children)} children hang" if children else 0)
+"""
+
+
+def test_a_child_forked_during_the_first_checksum_has_its_own(folder: Path) -> None:
+    path = ImageFolder(folder).samples[0][0]
+    command = [sys.executable, "-c", FORKED_AT_FIRST, path, str(google_crc32c.value(Path(path).read_bytes()))]
+    paths = os.pathsep.join([str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("threads", [0, 3])
