@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -57,31 +57,19 @@ class PerImageFiller:
         """Stores N images; see `Filler`."""
         refused: dict[int, Exception] = {}
         read_bytes = np.zeros(len(recipes), np.int64)
-        images: dict[int, Encoded] = {}  # by the first row of each
-        seen: list[tuple[int, Encoded, View]] = []
+        image: Encoded | None = None
         for row in range(len(recipes)):
-            first = row if recipes.same_as is None else int(recipes.same_as[row])
             try:
-                if first == row:
-                    images[row] = encoded_at(recipes, row)
-                    read_bytes[row] = len(images[row].data)
-                elif first not in images:
-                    raise HandBack(str(refused[first]))
-                image = images[first]
-                seen.append((row, image, self._view(recipes, row, image)))
+                if recipes.same_as is None or recipes.same_as[row] == row:
+                    image = None  # also if the next one cannot be read
+                    image = encoded_at(recipes, row)
+                    read_bytes[row] = len(image.data)
+                if image is None:
+                    raise HandBack("the image could not be read")
+                self._fill_row(recipes, row, image, self._view(recipes, row, image))
             except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
                 refused[row] = error
-        return Filled(refused=refused | self._decode(recipes, seen), read_bytes=read_bytes)
-
-    def _decode(self, recipes: Recipes, seen: Sequence[tuple[int, Encoded, View]]) -> dict[int, Exception]:
-        """Decodes and stores some rows; returns what was refused."""
-        refused: dict[int, Exception] = {}
-        for row, image, view in seen:
-            try:
-                self._fill_row(recipes, row, image, view)
-            except Exception as error:  # noqa: BLE001 - as above
-                refused[row] = error
-        return refused
+        return Filled(refused=refused, read_bytes=read_bytes)
 
     def close(self, ended: bool = True) -> None:
         """Nothing is open."""
