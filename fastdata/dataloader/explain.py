@@ -136,9 +136,8 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
     if not _in_memory(route) and len(choice.backend.decode_devices) > 1:
         decodes_on = "the GPU (mixed)" if decoding.on_gpu else "the CPU"
         if plan.all_effects or plan.later:
-            decodes_on = (
-                "the CPU, image by image, for augmentations on the host; augment_on='device' lets it decode batches"
-            )
+            own = choice.backend.name
+            decodes_on = f"the CPU, as backend='auto' does; with augment_on='device' {own} decodes whole batches"
     return {
         "path": "fastdata's image pipeline",
         "source": _source(loader, route),
