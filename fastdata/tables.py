@@ -203,7 +203,7 @@ class Recipes:
         return len(self.out)
 
     def at(self, rows: npt.NDArray[np.intp]) -> Recipes:
-        """Returns some rows; of an image with several rows all, or none, are among them."""
+        """Returns some rows, in ascending order; those of one image stay together."""
         chosen: dict[str, Any] = {}
         for column in _COLUMNS_OF_RECIPES:
             value = getattr(self, column)
@@ -214,9 +214,8 @@ class Recipes:
         if self.windows is not None:
             chosen["windows"] = self.windows.at(rows)
         if self.same_as is not None:
-            place = np.zeros(len(self), np.int64)
-            place[rows] = np.arange(len(rows))
-            chosen["same_as"] = place[self.same_as[rows]]
+            _, firsts, group = np.unique(self.same_as[rows], return_index=True, return_inverse=True)
+            chosen["same_as"] = firsts[group].astype(np.int64)  # the first of those that are chosen
         return replace(self, **chosen)
 
 

@@ -95,6 +95,7 @@ class EpochIterator:
         self._inner, self._record, self._stats = inner, record, stats
         self._length, self._pipeline = length, pipeline
         self._left_at: float | None = None
+        self._is_closed = False
         self._turn = threading.Lock()
         self._failures_before = stats.failures
         self._shown = Progress(length, unit="batch", what="this epoch") if progress else None
@@ -119,7 +120,7 @@ class EpochIterator:
             number, batch = next(self._inner)[:2]
         except Exception as error:
             self._left_at = None
-            if isinstance(error, StopIteration):
+            if isinstance(error, StopIteration) and not self._is_closed:
                 self._record.end()
                 self.close()
                 if self._leaves_out:
@@ -148,8 +149,8 @@ class EpochIterator:
             )
 
     def close(self) -> None:
-        """Stops the pipeline and joins its threads.  Harmless when repeated."""
-        self._left_at = None
+        """Stops the pipeline and joins its threads.  Harmless when repeated; the epoch counts as broken off."""
+        self._left_at, self._is_closed = None, True
         for each in (self._inner, self._pipeline):  # copies ahead, which hold batches, and what makes these
             if (close := getattr(each, "close", None)) is not None:
                 close()

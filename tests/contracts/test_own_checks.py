@@ -19,7 +19,7 @@ from fastdata import DataLoader, OptionError
 from fastdata.loaders import Encoded, register_backend
 from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.pil import PilBackend
-from fastdata.tables import Recipes
+from fastdata.tables import Format, Recipes
 from fastdata.testing import CHECKS, check_backend, check_resume, synthetic_dataset
 from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View
@@ -159,6 +159,15 @@ def test_there_is_a_fault_for_every_check() -> None:
 def test_a_check_fails_for_its_fault(check: str) -> None:
     with pytest.raises(AssertionError, match=r"\w+ \w+"):
         CHECKS[check](FAULTS[check](), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [([0, 3], [0, 1]), ([2, 3, 5], [0, 0, 2]), ([0, 1, 2, 3, 4, 5], [0, 0, 2, 2, 4, 4])]
+)
+def test_some_rows_of_recipes_are_of_the_images_that_they_were_of(rows: list[int], expected: list[int]) -> None:
+    """Also where the first row of an image is not among them."""
+    recipes = Recipes(same_as=np.array([0, 0, 2, 2, 4, 4]), format=Format(), out=np.arange(6, dtype=np.uint64))
+    assert recipes.at(np.array(rows)).same_as.tolist() == expected  # type: ignore[union-attr]
 
 
 def test_a_filler_must_show_the_views_that_were_drawn() -> None:

@@ -91,6 +91,8 @@ def test_close_drops_what_was_copied_ahead(monkeypatch: pytest.MonkeyPatch) -> N
     batch = next(batches)
     assert len([copy for copy in fake.copies if copy() is not None]) > 1
     batches.close()  # type: ignore[attr-defined]
+    assert next(batches, None) is None  # and the epoch has not ended for that
+    assert not batches._record.ended  # type: ignore[attr-defined]
     assert [copy() for copy in fake.copies if copy() is not None] == batch
 
 
