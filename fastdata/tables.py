@@ -135,9 +135,18 @@ class Windows(NamedTuple):
         columns: Any = (column[rows] for column in self)
         return Windows(*columns)
 
-    def contiguous(self) -> Windows:
-        """Returns contiguous columns with the dtypes that the core reads."""
-        columns: Any = (np.ascontiguousarray(column, dtype) for column, (_, dtype) in zip(self, _COLUMNS, strict=True))
+    def contiguous(self, count: int | None = None) -> Windows:
+        """Returns contiguous columns with the dtypes that the core reads.
+
+        Raises:
+            ValueError: a column has another shape than `count` rows have; None: as many as the first column has.
+        """
+        rows = len(self.window_px) if count is None else count
+        columns: list[Any] = []
+        for column, (shape, dtype) in zip(self, _COLUMNS, strict=True):
+            columns.append(np.ascontiguousarray(column, dtype))
+            if columns[-1].shape != (rows, *shape):
+                raise ValueError(f"a column of views of shape {columns[-1].shape}, not {(rows, *shape)}")
         return Windows(*columns)
 
 
@@ -163,6 +172,7 @@ class Recipes:
         lengths: int64: length of each image in bytes; None, and -1, for the rest of the file.
         crcs: int64: CRC-32C of each image, to be compared; None, and -1, if it is not known.
         data: encoded bytes; None where there is a path, and for all.
+        parsed: `fastdata.loaders.encoded.Encoded` of `data`, where headers have been parsed already; None for none.
         origins: the file that each image is from, where that is not `paths`; "" if it is not known.
         stamps: state of the file at `origins` when it was opened; None where it is not known, and for all.
         array: uint8, (images, height, width, channels), 3 channels or 1, with any strides, in place of files and data.
@@ -185,6 +195,7 @@ class Recipes:
     lengths: Ints | None = None
     crcs: Ints | None = None
     data: Sequence[Any] | None = None
+    parsed: Sequence[Any] | None = None
     origins: Sequence[str] | None = None
     stamps: Sequence[Stamp | None] | None = None
     array: Pixels | None = None
@@ -203,26 +214,26 @@ class Recipes:
         return len(self.out)
 
     def at(self, rows: npt.NDArray[np.intp]) -> Recipes:
-        """Returns some rows, in ascending order; those of one image stay together."""
-        chosen: dict[str, Any] = {}
-        for column in _COLUMNS_OF_RECIPES:
-            value = getattr(self, column)
-            if isinstance(value, np.ndarray):
-                chosen[column] = value[rows]
-            elif value is not None:
-                chosen[column] = [value[row] for row in rows.tolist()]
+        """Returns some rows, given in ascending order; those of one image stay together."""
+        images = rows if self.same_as is None else self.same_as[rows]
+        chosen = {name: _some(getattr(self, name), images) for name in _OF_IMAGES}
+        chosen |= {name: _some(getattr(self, name), rows) for name in _OF_ROWS}
         if self.windows is not None:
             chosen["windows"] = self.windows.at(rows)
         if self.same_as is not None:
-            _, firsts, group = np.unique(self.same_as[rows], return_index=True, return_inverse=True)
-            chosen["same_as"] = firsts[group].astype(np.int64)  # the first of those that are chosen
+            _, firsts, group = np.unique(images, return_index=True, return_inverse=True)
+            chosen["same_as"] = firsts[group].astype(np.int64)
         return replace(self, **chosen)
 
 
-_COLUMNS_OF_RECIPES = (
-    *("paths", "offsets", "lengths", "crcs", "data", "origins", "stamps", "rows"),
-    *("indices", "occurrences", "given", "effects", "out", "kept"),
-)
+_OF_IMAGES = "paths", "offsets", "lengths", "crcs", "data", "parsed", "origins", "stamps", "kept"  # in first rows
+_OF_ROWS = "rows", "indices", "occurrences", "given", "effects", "out"
+
+
+def _some(column: Any, rows: npt.NDArray[np.intp]) -> Any:
+    if column is None or isinstance(column, np.ndarray):
+        return None if column is None else column[rows]
+    return [column[row] for row in rows.tolist()]
 
 
 def addresses(first: int, stride_bytes: int, count: int) -> npt.NDArray[np.uint64]:

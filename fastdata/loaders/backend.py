@@ -117,7 +117,7 @@ class Backend(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Filled:
-    """What became of the N images of some `Recipes`.
+    """Results of filling the N images of some `Recipes`.
 
     Attributes:
         refused: by row, why an image was not stored: a final error, or `HandBack`.
@@ -125,7 +125,7 @@ class Filled:
         read_s: seconds spent reading, summed over threads.
         decode_s: seconds spent drawing views and decoding, summed over threads.
         records: N unpacked records if `Recipes.kept` asked: b"" for an image that can have none, None if not made.
-        cached: number of images that came from a cache of such records.
+        cached: number of rows whose image came from a cache of such records.
     """
 
     refused: Mapping[int, Exception]
@@ -143,6 +143,8 @@ class HandBack(Exception):
 class Filler(Protocol):
     """Reads, decodes, changes and stores many images with one call, which several threads may make at once.
 
+    Rows of an array are for the native core's filler alone.
+
     Attributes:
         takes_batches: it is to get whole batches, since it shares them among threads of its own; others get parts of
             one from several threads.
@@ -157,4 +159,7 @@ class Filler(Protocol):
         """Stores N images; one that it refuses leaves its neighbours unharmed."""
 
     def close(self, ended: bool = True) -> None:
-        """Gives up its threads; waits for them if the work has ended, abandons them if one may hang in a read."""
+        """Gives up its threads; waits for them if the work has ended, abandons them if one may hang in a read.
+
+        What it is asked to fill afterwards it fills in the calling thread.
+        """

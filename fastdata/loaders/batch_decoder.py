@@ -1,4 +1,4 @@
-"""What a backend may offer beside its filler: whole batches, decoded ahead or handed out without reading anything."""
+"""Capabilities of a backend beside its filler: whole batches, decoded ahead or handed out without reading anything."""
 
 from __future__ import annotations
 

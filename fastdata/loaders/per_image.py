@@ -48,9 +48,7 @@ class PerImageFiller:
 
     takes_batches = reads_records = False
 
-    def __init__(
-        self, decode_view: Callable[[Encoded, View, Pixels], None], plan: Plan | None, key: Key | None
-    ) -> None:
+    def __init__(self, decode_view: DecodeView, plan: Plan | None, key: Key | None) -> None:
         self._decode_view, self._plan, self._key = decode_view, plan, key
 
     def fill(self, recipes: Recipes) -> Filled:
@@ -77,10 +75,8 @@ class PerImageFiller:
     def _view(self, recipes: Recipes, row: int, image: Encoded) -> View:
         if recipes.windows is not None:
             return view_at(recipes, row)
-        assert self._plan is not None
-        assert self._key is not None
-        assert recipes.indices is not None
-        assert recipes.occurrences is not None
+        if self._plan is None or self._key is None or recipes.indices is None or recipes.occurrences is None:
+            raise HandBack("its view is not given, and the filler was made without a plan, or is told no sample")
         given = None if recipes.given is None else recipes.given[row]
         sample = recipes.indices[row], recipes.occurrences[row]
         return draw_view(self._plan.ops, (image.width, image.height), *sample, key=self._key, given=given)

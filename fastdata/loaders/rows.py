@@ -10,12 +10,11 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.limits import check_encoded_bytes
-from fastdata.loaders.backend import Backend, Encoded, Filler, Pixels
+from fastdata.loaders.backend import Backend, Encoded, Filler, HandBack, Pixels
 from fastdata.loaders.fallback import by_pillow, inspect
 from fastdata.loaders.unpacked import as_file
 from fastdata.native import available, load
-from fastdata.system.files import open_file, read_file
+from fastdata.system.files import read_file
 from fastdata.tables import EffectTable, Format, Recipes
 from fastdata.views.view import View, view_of, windows_of
 
@@ -38,24 +37,18 @@ def encoded_at(recipes: Recipes, row: int) -> Encoded:
     Raises:
         OSError: it cannot be read, has another checksum, or is no image.
     """
+    if recipes.parsed is not None and recipes.parsed[row] is not None:
+        return recipes.parsed[row]  # type: ignore[no-any-return]
     data = None if recipes.data is None else recipes.data[row]
     if data is None:
-        assert recipes.paths is not None
+        if recipes.paths is None:
+            raise HandBack("it is in no file and not encoded; only the native filler takes rows of an array")
         columns = (recipes.offsets, 0), (recipes.lengths, -1), (recipes.crcs, -1)
         offset, length, crc = (otherwise if column is None else int(column[row]) for column, otherwise in columns)
-        data = _read(recipes.paths[row], offset, length)
-        if crc not in (-1, google_crc32c.value(data)):
+        data = read_file(recipes.paths[row], offset, length)
+        if crc >= 0 and crc != google_crc32c.value(data):
             raise OSError(f"{recipes.paths[row]}: the checksum of {len(data)} bytes from byte {offset} on is wrong")
     return inspect(as_file(data))
-
-
-def _read(path: Any, offset: int, length: int) -> bytes:
-    if not offset and length < 0:
-        return read_file(path)
-    check_encoded_bytes(length, str(path))
-    with open_file(path) as file:
-        file.seek(offset)
-        return file.read(length)
 
 
 def view_at(recipes: Recipes, row: int) -> View:
@@ -68,7 +61,7 @@ def store(recipes: Recipes, row: int, pixels: Pixels) -> None:
     """Does a row's effects to contiguous RGB pixels (height, width, 3), and stores them at its place.
 
     Raises:
-        NativeMissing: there are effects, and no native core.
+        NativeMissing: there are effects, or gaps between rows, and no native core.
     """
     effects = None if recipes.effects is None else recipes.effects[row : row + 1]
     put(pixels, int(recipes.out[row]), recipes.format, effects)
@@ -76,7 +69,7 @@ def store(recipes: Recipes, row: int, pixels: Pixels) -> None:
 
 def put(pixels: Pixels, address: int, format_: Format, effects: EffectTable | None = None) -> None:
     """Does effects, (1, K), to contiguous RGB pixels (height, width, 3), and stores them at an address; see `store`."""
-    if available() is not None or (effects is not None and effects.size):
+    if available() is not None or (effects is not None and effects.size) or any(format_.strides):
         load().convert(pixels, address, format_, effects)
         return
     height, width, _ = pixels.shape
@@ -128,10 +121,10 @@ def fill_by_pillow(
     return error
 
 
-def fill_rows(filler: Filler, recipes: Recipes, images: Sequence[Encoded]) -> dict[int, Exception]:
+def fill_rows(filler: Filler, recipes: Recipes) -> dict[int, Exception]:
     """Fills rows with given views by a filler or, where that refuses one, by Pillow; returns the errors by row."""
     refused = filler.fill(recipes).refused
-    outcomes = {row: fill_by_pillow(recipes, row, refusal, image=images[row]) for row, refusal in refused.items()}
+    outcomes = {row: fill_by_pillow(recipes, row, refusal) for row, refusal in refused.items()}
     return {row: error for row, error in outcomes.items() if error is not None}
 
 
@@ -153,7 +146,7 @@ def decode_each(
         return []
     filler = backend.filler(threads=0)
     try:
-        errors = fill_rows(filler, as_pixels(images, views, out), images)
+        errors = fill_rows(filler, as_pixels(images, views, out))
     finally:
         filler.close()
     return [errors.get(row) for row in range(len(images))]
@@ -163,6 +156,7 @@ def as_pixels(images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pi
     """Describes images that are to become plain pixels; the arguments are those of `decode_each`."""
     return Recipes(
         data=[image.data for image in images],
+        parsed=images,
         windows=windows_of(views),
         format=Format(),
         out=np.array([place.ctypes.data for place in out], np.uint64),

@@ -60,11 +60,14 @@ class NoiseFiller:
 
     def fill(self, recipes: Recipes) -> Filled:
         """Stores N images; see `Filler`."""
+        refused: dict[int, Exception] = {}
         for row in range(len(recipes)):
             size = self._size if recipes.windows is None else view_at(recipes, row).size
-            assert size is not None
-            store(recipes, row, np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
-        return Filled(refused={}, read_bytes=np.zeros(len(recipes), np.int64))
+            try:
+                store(recipes, row, np.random.default_rng(0).integers(0, 256, (*(size or ()), 3), dtype=np.uint8))
+            except Exception as error:  # noqa: BLE001 - told with its row, whatever it is
+                refused[row] = error
+        return Filled(refused=refused, read_bytes=np.zeros(len(recipes), np.int64))
 
     def close(self, ended: bool = True) -> None:
         """Nothing is open."""

@@ -102,7 +102,8 @@ class Core:
             size: (height, width) of every image whose view is drawn.
             indexes: indexes of JPEGs, if there are some; for one encoded image that of its first row is used.
         """
-        call = RecipesCall(self.library, recipes, size=size, indexes=indexes)
+        steps = 0 if geometry is None else geometry.steps
+        call = RecipesCall(self.library, recipes, size=size, indexes=indexes, steps=steps)
         self.library.fd_fill(
             pool.handle if pool is not None else None,
             ctypes.addressof(call.struct),

@@ -143,7 +143,7 @@ class Geometry:
 
     def __init__(self, ops: Sequence[COp], key: tuple[int, int]) -> None:
         self._struct = CGeometry((COp * len(ops))(*ops), len(ops), key)
-        self.pointer = ctypes.addressof(self._struct)
+        self.pointer, self.steps = ctypes.addressof(self._struct), len(ops)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -200,7 +200,8 @@ typedef struct {
 } fd_array;
 
 /* N images: where each comes from, how it is seen, what is done to it, where it goes.  Columns have N rows; unless it
- * says otherwise, a column may be NULL, and of images with several rows the first is looked at. */
+ * says otherwise, a column may be NULL, and of images with several rows the first is looked at.  Results other than
+ * statuses and messages are written where there are such: the caller clears them before. */
 typedef struct {
     int64_t count;
     const char *paths; /* N strings one after the other, each ended by NUL; "" where data is given; NULL: no files */

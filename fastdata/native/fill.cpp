@@ -191,6 +191,7 @@ struct Filling {
         const bool has_array = recipes.array != nullptr;
         return is_valid(format) && is_valid(options) && recipes.out != nullptr && (recipes.views != nullptr || draws) &&
                (!has_array || (is_valid(*recipes.array) && recipes.rows != nullptr)) &&
+               (recipes.data == nullptr || recipes.data_bytes != nullptr) &&
                (!has_array || (recipes.paths == nullptr && recipes.data == nullptr && recipes.same_as == nullptr)) &&
                are_valid(recipes.effects, recipes.effects_per_image, recipes.count) && has_columns(recipes.indexes) &&
                (recipes.kept == nullptr || (recipes.records != nullptr && recipes.record_bytes != nullptr));

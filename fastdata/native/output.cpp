@@ -15,10 +15,6 @@ bool is_valid(const fd_format &format) {
     return layout && channels && strides && (format.element == FD_UINT8 || (table && format.table != nullptr));
 }
 
-bool is_dense(const fd_format &format) {
-    return format.strides[0] == 0 && format.strides[1] == 0;
-}
-
 RowWriter::RowWriter(const fd_format &format, void *out, int width, int height, bool flip_horizontal,
                      bool flip_vertical, std::vector<uint8_t> &mirror)
     : format_(format), out_(static_cast<uint8_t *>(out)), width_(width), height_(height),

@@ -11,8 +11,6 @@ namespace fastdata {
 
 bool is_valid(const fd_format &format);
 
-bool is_dense(const fd_format &format); // nothing lies between rows, or between planes
-
 constexpr fd_format kPixelFormat = {FD_NHWC, FD_UINT8, 4, nullptr, {0, 0}}; // pixels of kPixelBytes, as they are
 
 // Writes rows of 4-byte pixels into one image of a batch.

@@ -45,7 +45,7 @@ class FileReader:
         count = len(paths)
         nowhere = np.zeros(count, np.uint64)
         files = Recipes(paths=paths, offsets=offsets, lengths=lengths, crcs=crcs, format=Format(), out=nowhere)
-        call = RecipesCall(self._library, files, size=(0, 0), indexes=None)
+        call = RecipesCall(self._library, files)
         handle = self._pool.handle if self._pool is not None else None
         arguments = handle, ctypes.addressof(call.struct), ctypes.addressof(self._options_c)
         self._library.fd_read(*arguments, None, None)

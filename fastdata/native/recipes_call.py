@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fastdata.native.abi import CArray, CRecipes
 from fastdata.native.describe import Effects, JpegIndexes, Results, joined, windows_to_c
-from fastdata.tables import Recipes
+from fastdata.tables import GIVEN_NUMBERS, Recipes
 
 __all__ = ["RecipesCall"]
 
@@ -28,28 +28,38 @@ class RecipesCall:
         recipes: N images.
         size: (height, width) of every image whose view the core draws.
         indexes: indexes of JPEGs; None for none.
+        steps: number of steps with which the core draws views.
+
+    Raises:
+        ValueError: a column has another shape than it must.
     """
 
     def __init__(
-        self, library: ctypes.CDLL, recipes: Recipes, *, size: tuple[int, int], indexes: JpegIndexes | None
+        self,
+        library: ctypes.CDLL,
+        recipes: Recipes,
+        *,
+        size: tuple[int, int] = (0, 0),
+        indexes: JpegIndexes | None = None,
+        steps: int = 0,
     ) -> None:
         self._count = count = len(recipes)
         self._alive: list[Any] = []
-        self._results, self._records = Results.empty(count), _Records(library, recipes.kept, count)
+        self._results, self._records = Results.empty(count), _Records(library, count if recipes.kept is not None else 0)
         self.struct = CRecipes(count=count, out=self._column(recipes.out, np.uint64), out_size_px=(size[1], size[0]))
         self._tell_sources(recipes)
-        for name in ("rows", "same_as", "indices", "occurrences", "given"):
+        for name in ("rows", "same_as", "indices", "occurrences"):
             setattr(self.struct, name, self._column(getattr(recipes, name)))
+        self.struct.given = self._column(recipes.given, shape=(steps, GIVEN_NUMBERS))
         if recipes.windows is not None:
-            windows = self._keep(recipes.windows.contiguous())
-            if any(len(column) != count for column in windows):
-                raise ValueError(f"columns of {[len(column) for column in windows]} rows for {count} images")
+            windows = self._keep(recipes.windows.contiguous(count))
             self.struct.views = ctypes.addressof(self._keep(windows_to_c(windows)))
         if indexes is not None:
             self.struct.indexes = ctypes.addressof(self._keep(indexes.to_c(count)))
         effects = self._keep(Effects(recipes.effects, count))
         self.struct.effects, self.struct.effects_per_image = effects.to_c()
-        self.struct.kept, self.struct.records, self.struct.record_bytes = self._records.to_c()
+        self.struct.kept = self._column(recipes.kept, np.uint8)
+        self.struct.records, self.struct.record_bytes = self._records.to_c()
         self.struct.statuses, self.struct.read_bytes = (
             column.ctypes.data for column in (self._results.statuses, self._results.read_bytes)
         )
@@ -75,13 +85,15 @@ class RecipesCall:
             struct.data = self._column([address for address, _ in places], np.uint64)
             struct.data_bytes = self._column([size for _, size in places])
 
-    def _column(self, values: Sequence[Any] | npt.NDArray[Any] | None, dtype: Any = np.int64) -> int | None:
-        """Returns the address of a column; None for one that is left out."""
+    def _column(
+        self, values: Sequence[Any] | npt.NDArray[Any] | None, dtype: Any = np.int64, shape: tuple[int, ...] = ()
+    ) -> int | None:
+        """Returns the address of a column, whose rows have a shape; None for one that is left out."""
         if values is None:
             return None
         column = np.ascontiguousarray(values, dtype)
-        if len(column) != self._count:
-            raise ValueError(f"a column of {len(column)} rows for {self._count} images")
+        if column.shape != (self._count, *shape):
+            raise ValueError(f"a column of shape {column.shape}, not {(self._count, *shape)}")
         return int(self._keep(column).ctypes.data)
 
     def _keep(self, owner: Any) -> Any:
@@ -110,20 +122,15 @@ class _Records:
 
     Args:
         library: the core's functions.
-        kept: bool, (N,): the images; None for none.
-        count: N.
+        count: N; 0 if none is wanted.
     """
 
-    def __init__(self, library: ctypes.CDLL, kept: npt.NDArray[np.bool_] | None, count: int) -> None:
-        self._free, self._kept = library.fd_free, None if kept is None else np.ascontiguousarray(kept, np.uint8)
-        self._made = (ctypes.c_void_p * (0 if kept is None else count))()
-        self._bytes = np.zeros(len(self._made), np.int64)
+    def __init__(self, library: ctypes.CDLL, count: int) -> None:
+        self._free, self._made, self._bytes = library.fd_free, (ctypes.c_void_p * count)(), np.zeros(count, np.int64)
 
-    def to_c(self) -> tuple[int | None, int | None, int | None]:
-        """Returns the members `kept`, `records` and `record_bytes` of a C struct."""
-        if self._kept is None:
-            return None, None, None
-        return self._kept.ctypes.data, ctypes.addressof(self._made), self._bytes.ctypes.data
+    def to_c(self) -> tuple[int, int]:
+        """Returns the members `records` and `record_bytes` of the struct."""
+        return ctypes.addressof(self._made), self._bytes.ctypes.data
 
     def taken(self) -> tuple[bytes | None, ...]:
         """Returns the records, and frees the core's memory: b"" of an image that can have none, None if none was made.

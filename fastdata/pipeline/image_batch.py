@@ -139,7 +139,8 @@ class ImageBatch:
                 out=self._addresses(),
             )
             filled = filler.fill(recipes)
-        good = np.array([row not in filled.refused for row in range(len(images))], np.bool_)
+        good = np.ones(len(images), np.bool_)
+        good[list(filled.refused)] = False
         self._read_targets_of(good)
         self._loaded = good.tolist()
         times = BatchTimes(seconds={"read": filled.read_s, "decode": filled.decode_s})
@@ -244,7 +245,7 @@ class ImageBatch:
                 out=self._addresses()[[sample.position for sample in samples]],
             )
         with times.stage("decode"):
-            errors = fill_rows(self._resources.part_filler, recipes, [sample.image for sample in samples])
+            errors = fill_rows(self._resources.part_filler, recipes)
         failures = [self._failure(samples[row].position, samples[row].index, error) for row, error in errors.items()]
         good = [row for row in range(len(samples)) if row not in errors]
         if not into_batch:

@@ -53,7 +53,7 @@ class PipelineStats:
         batches: batches delivered.
         samples: samples delivered; those that were skipped are not.
         encoded_bytes: bytes read.
-        cached: samples whose image came from the cache.
+        cached: views whose image came from the cache.
         failures: samples that could not be decoded.
         kinds: number of failures of each kind, by the kind in words.
         quarantine: (index, location, reason) of the first thousand of them.

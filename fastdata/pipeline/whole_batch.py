@@ -225,7 +225,7 @@ class WholeBatch(ImageBatch):
         if self._effects:
             own = [self._effects[sample.position] for sample, _ in some]
             recipes = replace(recipes, effects=np.concatenate(own))
-        errors = fill_rows(self._resources.part_filler, recipes, images)
+        errors = fill_rows(self._resources.part_filler, recipes)
         failures = []
         for row, ((sample, _), place) in enumerate(zip(some, places, strict=True)):
             self._loaded[sample.position] = row not in errors

@@ -109,21 +109,31 @@ def open_file(path: str | bytes | os.PathLike[str], *, buffering: int = -1) -> I
     return open(path, "rb", buffering=buffering, opener=lambda path, _: open_descriptor(path))
 
 
-def read_file(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a regular file: of an encoded image, or of something smaller.
+def read_file(path: str | os.PathLike[str], offset: int = 0, length: int = -1) -> bytes:
+    """The bytes of a regular file, or of a part of it: of an encoded image, or of something smaller.
+
+    Args:
+        path: path of the file.
+        offset: offset of the part in bytes.
+        length: length of the part in bytes; -1 for the rest of the file.
 
     Raises:
         IsADirectoryError, NotRegularFile: see `check_regular`.
         TooManyBytes: it is larger than an encoded image may be.
-        OSError: it is large, and begins like no image.
+        OSError: it is large, and begins like no image; or the part is not in the file.
     """
     with open_file(path, buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
+        whole = os.fstat(file.fileno()).st_size
+        size = length if length >= 0 else whole - offset
+        if not 0 <= offset <= offset + size <= whole:
+            place = f"bytes {offset} to {offset + max(0, size)}"
+            raise OSError(f"{place} lie outside the file of {whole} bytes: {os.fsdecode(path)}")
         check_encoded_bytes(size, os.fsdecode(path))
+        file.seek(offset)
         if size > _MUCH_BYTES:
             _check_head(file.read(_HEAD_BYTES), os.fsdecode(path))
-            file.seek(0)
-        return file.read()
+            file.seek(offset)
+        return file.read(-1 if length < 0 else size)
 
 
 def read_at(path: str | bytes | os.PathLike[str], offset: int, size: int) -> bytes:

@@ -95,7 +95,7 @@ def check_neighbours(backend: Backend, tolerance: float) -> None:
         try:
             images = [inspect(each) for each in (good, bad, good)]
         except OSError:
-            continue  # its head cannot be read, so no backend gets it
+            continue  # its head cannot be read, so its pixels are not asked for
         out = np.full((3, 32, 32, 3), _UNTOUCHED, np.uint8)
         statuses = decode_each(backend, images, [view] * 3, list(out))
         assert len(statuses) == 3, f"{len(statuses)} entries for 3 images"

@@ -87,7 +87,7 @@ def _check_given_view(filler: Filler, path: Path, image: bytes, tolerance: float
     """A filler shows the view that was drawn already, and draws none of its own."""
     window = (3, 5, 43, 35)
     out = np.zeros((1, 24, 32, 3), np.uint8)
-    filler.fill(
+    filled = filler.fill(
         Recipes(
             paths=[str(path)],
             indices=[7],
@@ -100,6 +100,7 @@ def _check_given_view(filler: Filler, path: Path, image: bytes, tolerance: float
     view = View.whole(*_SIZES[0]).cropped(window)
     view = None if view is None else view.resized((32, 24), Interpolation.BILINEAR)
     assert view is not None
+    assert not filled.refused, f"a view that was drawn already is refused: {filled.refused[0]}"
     check_close(out[0], pillows_view(image, view), tolerance, "a view that was drawn already")
 
 
@@ -123,22 +124,21 @@ def check_filler(backend: Backend, tolerance: float) -> None:
             out=_places(out),
         )
         for threads in (0, 2):
-            out[:] = 0
             filler = backend.filler(threads=threads)
-            try:
+            for told in (f"by {threads} threads", "after close()"):
+                out[:] = 0
                 filled = filler.fill(recipes)
-            finally:
                 filler.close()
-            for row, image in enumerate(shown):
-                refusal = filled.refused.get(row)
-                if image is None:
-                    assert refusal is not None, "a damaged image was not refused"
-                elif not isinstance(refusal, HandBack):
-                    assert refusal is None, f"row {row}: {refusal}"
-                    expected = pillows_view(images[image], view_of(views, row))
-                    check_close(out[row], expected, tolerance, f"row {row} by {threads} threads")
-            told = len(filled.read_bytes)
-            assert told == len(shown), f"{told} numbers of bytes for {len(shown)} images"
+                for row, image in enumerate(shown):
+                    refusal = filled.refused.get(row)
+                    if image is None:
+                        assert refusal is not None, f"a damaged image was not refused {told}"
+                    elif not isinstance(refusal, HandBack):
+                        assert refusal is None, f"row {row} {told}: {refusal}"
+                        expected = pillows_view(images[image], view_of(views, row))
+                        check_close(out[row], expected, tolerance, f"row {row} {told}")
+                count = len(filled.read_bytes)
+                assert count == len(shown), f"{count} numbers of bytes for {len(shown)} images"
 
 
 def _places(out: Pixels) -> npt.NDArray[np.uint64]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import images
 import numpy as np
 import pytest
+import torchvision.transforms as v1
 from core_alone import view_of
 from PIL import Image
 
+from fastdata import DataLoader, ImageFolder
 from fastdata.errors import BackendUnavailable, OptionError
 from fastdata.loaders import (
     BACKENDS,
@@ -16,11 +21,13 @@ from fastdata.loaders import (
     backend_class,
     create_backend,
     describe_backends,
+    fallback,
     mean_tolerance,
     pillow,
 )
 from fastdata.loaders.fallback import inspect
 from fastdata.loaders.rows import decode_each
+from fastdata.system.files import read_file
 from fastdata.testing import CHECKS
 from fastdata.testing.pictures import pillows_view
 from fastdata.views.view import View
@@ -112,3 +119,22 @@ def test_synthetic_fills_every_image_and_needs_no_bytes() -> None:
     statuses = decode_each(create_backend("synthetic"), [image] * 2, [view_of((0, 0, 1, 1), (16, 16))] * 2, out)
     assert statuses == [None, None]
     assert out.std() > 50
+
+
+@pytest.mark.parametrize("backend", ["pil", "turbojpeg"])
+def test_a_header_is_parsed_once(folder: Path, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    original = fallback.parse_header
+    monkeypatch.setattr(fallback, "parse_header", lambda data: (parsed.append(len(data)), original(data))[1])
+    dataset = ImageFolder(folder, v1.Compose([v1.RandomResizedCrop(20), v1.ToTensor()]))
+    list(DataLoader(dataset, 4, backend=backend))
+    assert len(parsed) == len(dataset)
+
+
+def test_a_part_of_a_file_is_whole_or_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    assert [read_file(path), read_file(path, 3), read_file(path, 2, 4)] == [b"0123456789", b"3456789", b"2345"]
+    for place in ((8, 3), (11, -1), (-1, 2)):
+        with pytest.raises(OSError, match="outside the file of 10 bytes"):
+            read_file(path, *place)

@@ -170,6 +170,28 @@ def test_some_rows_of_recipes_are_of_the_images_that_they_were_of(rows: list[int
     assert recipes.at(np.array(rows)).same_as.tolist() == expected  # type: ignore[union-attr]
 
 
+def test_what_counts_in_the_first_row_of_an_image_is_told_of_others() -> None:
+    places = np.arange(3, dtype=np.uint64)
+    recipes = Recipes(
+        paths=["a", "", ""], data=[None, b"b", None], same_as=np.array([0, 1, 1]), format=Format(), out=places
+    )
+    (last,) = recipes.at(np.array([2])).data  # type: ignore[misc]
+    assert last == b"b"
+
+
+def test_a_filler_must_work_when_it_is_closed() -> None:
+    class Ends(PilBackend):
+        """Gives up what it works with."""
+
+        def filler(self, *args: Any, **options: Any) -> Any:
+            filler = super().filler(*args, **options)
+            filler.close = lambda ended=True: vars(filler).clear()  # type: ignore[method-assign]
+            return filler
+
+    with pytest.raises((AssertionError, AttributeError)):
+        CHECKS["filler"](Ends(), 0.0)
+
+
 def test_a_filler_must_show_the_views_that_were_drawn() -> None:
     with pytest.raises(AssertionError, match="a view that was drawn already"):
         CHECKS["drawing filler"](DrawsAnew(), 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fastdata.loaders import resample
 from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.sources.recognise import has_file_ranges
 from fastdata.views.plan import RandomCrop
+from fastdata.views.view import View, windows_of
 
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.RandomHorizontalFlip(), v1.ToTensor()])
 
@@ -155,8 +157,25 @@ def test_a_path_that_no_file_can_have_is_refused() -> None:
 
 
 def test_columns_of_other_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 rows for 2 images"):
+    with pytest.raises(ValueError, match="a column of shape"):
         load(["a", "b"], offsets=[1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kept": np.ones(1, np.bool_)},
+        {"given": np.zeros((2, 1, 4), np.int64)},
+        {"given": np.zeros((2, 2, 5), np.int64)},
+        {"indices": np.zeros((2, 2), np.int64)},
+        {"windows": windows_of([View.whole(8, 8)])},
+        {"windows": windows_of([View.whole(8, 8)] * 2)._replace(window_px=np.zeros((2, 1), np.int32))},
+    ],
+)
+def test_columns_of_other_shapes_are_refused(change: dict[str, Any]) -> None:
+    recipes = of_files(["a", "b"], np.zeros((2, 8, 8, 3), np.uint8))
+    with pytest.raises(ValueError, match="of shape"):
+        fill(replace(recipes, **change))
 
 
 def test_a_crop_larger_than_the_image_has_no_view(folder: Path) -> None:

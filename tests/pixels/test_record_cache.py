@@ -12,10 +12,12 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from bad_images import bad_images
@@ -27,8 +29,15 @@ from torchvision import transforms as tv
 
 from fastdata import DataLoader, ImageFolder, ShardDataset
 from fastdata.errors import OptionError, SamplesSkipped
+from fastdata.loaders import create_backend
+from fastdata.loaders.backend import Filled
+from fastdata.loaders.per_image import PerImageFiller
+from fastdata.loaders.pil import PilBackend
+from fastdata.pipeline.cached_filler import CachedFiller
 from fastdata.pipeline.record_cache import RecordCache, open_cache
 from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.tables import Format, Recipes, addresses
+from fastdata.views.view import View, windows_of
 
 CROP = tv.Compose([tv.RandomResizedCrop(24), tv.RandomHorizontalFlip(), tv.ToTensor()])
 COUNT = 30
@@ -437,3 +446,37 @@ def test_explain_says_where_it_is_not_used(images: Path, tmp_path: Path) -> None
     own = loader([(torch.zeros(3), 0)] * 8, cache="ram", num_workers=0, defer=False)
     with pytest.warns(UserWarning, match="cache='ram'.* has no effect"):
         list(own)
+
+
+class RefusesSecondRows(PerImageFiller):
+    """Decodes records as files, but refuses the second row of an image the first time."""
+
+    reads_records = True
+
+    def fill(self, recipes: Recipes) -> Filled:
+        filled, self.is_first = super().fill(recipes), not hasattr(self, "is_first")
+        seconds = np.flatnonzero(recipes.same_as != np.arange(len(recipes))).tolist() if self.is_first else []
+        return replace(filled, refused={**filled.refused, **{row: OSError("refused") for row in seconds}})
+
+
+def test_rows_that_are_filled_again_show_their_own_image(images: Path) -> None:
+    files, cache = [str(path) for path in sorted(images.glob("*/*.jpg"))[:4]], RecordCache(None, None)
+    windows = windows_of([View.whole(90, 70).cropped((0, 0, 24, 20)), View.whole(90, 70).cropped((9, 9, 33, 29))] * 4)
+    out = np.zeros((8, 20, 24, 3), np.uint8)
+    recipes = Recipes(
+        paths=[path for path in files for _ in range(2)],
+        same_as=np.repeat(np.arange(0, 8, 2), 2),
+        windows=windows,
+        format=Format(),
+        out=addresses(out.ctypes.data, out.strides[0], 8),
+    )
+    native = create_backend("native").filler(threads=0)
+    for _ in range(3):
+        assert not CachedFiller(native, cache).fill(recipes).refused
+    expected = out.copy()
+    out[:] = 0
+    decode_view = PilBackend().decode_view
+    filled = CachedFiller(RefusesSecondRows(decode_view, None, None), cache).fill(recipes)
+    assert not filled.refused
+    assert filled.cached == 4
+    assert np.array_equal(out, expected)
