@@ -64,7 +64,7 @@ class BatchProgram:
             N images in their memory format; those given if there is nothing to do.
         """
         kind = images.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind):
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
                 return self.run(images)
         layout, tensors, result = _memory_format(images), self._tensors(images), images

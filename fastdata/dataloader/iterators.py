@@ -6,7 +6,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -151,12 +151,14 @@ class EpochIterator:
     def close(self) -> None:
         """Stops the pipeline and joins its threads.  Harmless when repeated; the epoch counts as broken off."""
         self._left_at, self._is_closed = None, True
-        for each in (self._inner, self._pipeline):  # copies ahead, which hold batches, and what makes these
-            if (close := getattr(each, "close", None)) is not None:
-                close()
-        if self._shown is not None:
-            self._shown.close()
-            self._shown = None
+        with ExitStack() as stack:  # copies ahead, which hold batches, then what makes these
+            if self._shown is not None:
+                stack.callback(self._shown.close)
+                self._shown = None
+            if self._pipeline is not None:
+                stack.callback(self._pipeline.close)
+            if (close := getattr(self._inner, "close", None)) is not None:
+                stack.callback(close)
 
 
 class CountedIterator(torch_dataloader._BaseDataLoaderIter):

@@ -6,7 +6,8 @@ stream, and handed over like this:
 
 * The consumer's stream waits for the event recorded after the copy (and the normalisation, which runs on the copy
   stream too), so its kernels see finished data.
-* Nothing runs in the caller's autocast: what is done to images has the bits that it has on the host.
+* A loader's augmentations leave the caller's autocast (`BatchProgram.run`), so they have the bits that they have on the
+  host; a `transform` of one's own runs inside it.
 * Every tensor handed over is marked with ``record_stream`` for the consumer's stream.  Its memory belongs to the
   copy stream's pool, and the mark keeps the allocator from giving it to the next copy while the consumer's kernels
   may still read it.  A ring of buffers would save the allocator's event, but would overwrite a batch that the
@@ -77,7 +78,7 @@ def index_of(device: torch.device | None) -> int:
 
 
 def chosen_by_threads(device: str | torch.device | None) -> Callable[[], object]:
-    """What a thread that pins memory does first, whose current device is the first one: it takes another.
+    """Function that a thread calls before it pins memory: its current device is the first one, and it takes another.
 
     Args:
         device: where batches go; if that is no CUDA device, the current one is taken.
@@ -108,7 +109,7 @@ class CopyStreams:
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begins a copy; the result may be used by later work of the copy stream."""
         if tensor.is_cuda:  # made by kernels that may still run: where the loader was asked, or in a thread of its own
-            for producer in (self._producer, cuda.default_stream(self._device)):
+            for producer in dict.fromkeys((self._producer, cuda.default_stream(self._device))):
                 self._stream.wait_stream(producer)
             cuda.keep_for(tensor, self._stream)
         else:
@@ -226,9 +227,10 @@ class _CopiedAhead:
                 self._ended = True
             except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
                 self._ready.append(error)
-        if not self._ready:
-            raise StopIteration
-        oldest = self._ready.popleft()
+        try:
+            oldest = self._ready.popleft()
+        except IndexError:  # at the end, or closed by another thread
+            raise StopIteration from None
         if isinstance(oldest, Exception):
             raise oldest
         return self._hand_over(*oldest)

@@ -176,7 +176,7 @@ class LoopMonitor:
 
     @property
     def facts(self) -> Facts:
-        """What was found in the steps that were looked at."""
+        """Facts of the steps that were looked at."""
         return self._plan.facts if self._plan is not None else Facts()
 
     # ---- in the program's loop

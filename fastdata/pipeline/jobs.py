@@ -208,7 +208,7 @@ class _Shared:
         """A decode thread's life."""
         _of_this_thread.shared = self
         if self.begin is not None:
-            with suppress(RuntimeError):  # of a device, whose next call tells it at its place
+            with suppress(Exception):  # of a device, whose next call tells it at its place
                 self.begin()
         while (entry := self._take()) is not None:
             flight, task = entry

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
 from fastdata import limits, native
+from fastdata.device.prefetch import index_of
 from fastdata.loaders import create_backend
 from fastdata.loaders.backend import Filler
 from fastdata.loaders.batch_decoder import BatchDecoder, BatchEffects, ReadyBatches
@@ -17,6 +19,7 @@ from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.postprocess import Finish
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.sources.recognise import has_file_ranges
+from fastdata.system import cuda
 from fastdata.views.levels import UINT8, Levels, stored_format
 from fastdata.views.philox import Key
 from fastdata.views.plan import Output, Plan
@@ -137,7 +140,9 @@ class EpochResources:
         config, dtype = self.config, self.batch_levels.dtype
         assert config.plan.size is not None
         shape = (count, config.channels, *config.plan.size)
-        return self._memory.images(shape, dtype, memory_format=config.memory_format, pin=config.pin)
+        # Pinned memory belongs to the thread's current device, which need not be the loader's.
+        with cuda.device(index_of(config.device)) if config.pin and config.on_gpu else nullcontext():
+            return self._memory.images(shape, dtype, memory_format=config.memory_format, pin=config.pin)
 
     def finished_empty_batch(self, count: int) -> torch.Tensor:
         """An uninitialised batch (N, C, H, W) as the caller will get it, on its device."""

@@ -67,6 +67,7 @@ class FakeCuda:
             "current_device",
             "current_stream",
             "default_stream",
+            "device",
             "device_count",
             "keep_for",
             "new_stream",
@@ -86,6 +87,10 @@ class FakeCuda:
 
     def set_device(self, index: int) -> None:
         self.chosen.append(index)
+
+    def device(self, index: int) -> Any:
+        self.chosen.append(index)
+        return contextlib.nullcontext()
 
     def new_stream(self, device: torch.device) -> Stream:
         self.streams += 1
