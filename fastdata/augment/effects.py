@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fastdata.tables import EFFECT, EffectKind, EffectTable
 
-__all__ = ["FILTERS", "Matrix", "has_fill", "nothing", "put", "rotate", "rotation", "warp"]
+__all__ = ["FILTERS", "Matrix", "has_fill", "nothing", "one_effect", "put", "rotate", "rotation", "warp"]
 
 Matrix: TypeAlias = tuple[float, float, float, float, float, float]
 
@@ -22,6 +22,13 @@ FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 def nothing(count: int, steps: int) -> EffectTable:
     """A table (count, steps) in which nothing is done."""
     return np.zeros((count, steps), EFFECT)
+
+
+def one_effect(kind: EffectKind, *values: float) -> EffectTable:
+    """A table (1, 1) of one effect."""
+    table = nothing(1, 1)
+    table["kind"], table["values"][..., : len(values)] = kind, values
+    return table
 
 
 def put(table: EffectTable, rows: npt.NDArray[Any], step: Any, kind: EffectKind, *values: Any) -> None:

@@ -1,9 +1,9 @@
 """A PIL image that stays encoded until its pixels are needed.
 
 `PIL.Image.open` gives one for an ordinary JPEG or PNG where opening.py says so.  The usual next steps of a
-dataset, ``convert("RGB")``, crops, one resize, flips, are recorded, and done by the native core in one pass when pixels
-are needed: only the window in view is decoded, with Pillow's pixels to the last bit.  All other methods are Pillow's:
-the image is decoded first, and is a plain one from then on.
+dataset, ``convert("RGB")``, crops, one resize, flips, then augmentations and a blur, are recorded, and done by the
+native core in one pass when pixels are needed: only the window in view is decoded, with Pillow's pixels to the last
+bit.  All other methods are Pillow's: the image is decoded first, and is a plain one from then on.
 
 Of a file only the first and the last bytes are read when it is opened, and no descriptor stays open.  A file that does
 not end as it should is left to Pillow at once, so an error is raised where a dataset's own ``try`` expects it; damage
@@ -16,11 +16,13 @@ import copyreg
 import io
 from typing import Any
 
+import numpy as np
 import PIL.Image
 from PIL.Image import Exif, Image, Transpose
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
+from fastdata.augment.effects import one_effect
 from fastdata.lazy.batch_messages import kind_of
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
@@ -29,6 +31,8 @@ from fastdata.lazy.pillow_likeness import PixelsOnDemand, StandsForPillows, copy
 from fastdata.lazy.sample_context import context
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.fallback import asking_pillow
+from fastdata.native import load
+from fastdata.tables import EffectKind, EffectTable, Format
 from fastdata.views.header import parse_header
 from fastdata.views.resampling import Interpolation, Outside
 from fastdata.views.view import View
@@ -54,6 +58,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         seen: crops, resize and flips applied so far.
         mode: Pillow's mode, "L", "RGB" or "RGBA"; all but "RGB" are decoded by Pillow.
         info: the metadata dictionary; None for the file's.
+        effects: effects on the pixels of that view, (1, any number); None for none.
     """
 
     pillows: type[Image] = Image  # the class of Pillow's that it stands for
@@ -75,9 +80,10 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         mode: str,
         *,
         info: dict[Any, Any] | None = None,
+        effects: EffectTable | None = None,
     ) -> None:
         super().__init__()
-        self._source, self._seen, self._info = source, seen, info
+        self._source, self._seen, self._info, self._effects = source, seen, info, effects
         source.note_image(self)
         setattr(self, _MODE, mode)
         height, width = seen.size
@@ -117,20 +123,45 @@ class EncodedImage(Image, metaclass=StandsForPillows):
     # ---- what costs no decoding
 
     @property
-    def pending_view(self) -> tuple[EncodedSource, View] | None:
-        """The source and view still to be decoded; None if the mode is not RGB or the image has been decoded."""
+    def pending_view(self) -> tuple[EncodedSource, View, EffectTable | None] | None:
+        """Source, view and effects still to be decoded; None if the mode is not RGB or the image has been decoded."""
         if self._seen is None or self._source.pixels is not None or self.mode != "RGB":
             return None
         self._use()
-        return self._source, self._seen
+        return self._source, self._seen, self._effects
 
     def pending_through(self, view: View) -> tuple[EncodedSource, View] | None:
-        """Returns the source and `view`; None unless the image is RGB, encoded, and not cropped, resized or flipped."""
+        """Returns the source and `view`; None unless the image is RGB, encoded, and not cropped, resized or changed."""
         seen = self._seen
-        if seen is None or self._source.pixels is not None or self.mode != "RGB" or seen != View.whole(*self._size):
+        if seen is None or self._source.pixels is not None or self.mode != "RGB":
+            return None
+        if self._effects is not None or seen != View.whole(*self._size):
             return None
         self._use_in_rgb()
         return self._source, view
+
+    def augmented(
+        self, effects: EffectTable, view: View | None = None, *, keeps_info: bool = False
+    ) -> EncodedImage | None:
+        """Returns the image after effects on its pixels; None if it must be decoded for that.
+
+        Args:
+            effects: the effects, (1, any number).
+            view: a view of the image, before them; None leaves it as it is.
+            keeps_info: the result has the image's metadata.
+        """
+        if view is not None:
+            if self.pending_through(view) is None:
+                return None
+            made = EncodedImage(self._source, view, "RGB", info={})
+        else:
+            if self.pending_view is None:
+                return None
+            made = self._again(self._seen)  # type: ignore[arg-type]
+            made._info = made._info if keeps_info else {}
+        before = made._effects
+        made._effects = effects if before is None else np.concatenate([before, effects], axis=1)
+        return made
 
     @property
     def info(self) -> dict[Any, Any]:
@@ -185,7 +216,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image:
         """See PIL.Image.Image.crop."""
-        if self._seen is None or self.mode != "RGB" or box is None or len(box) != 4:
+        if self._seen is None or self._effects is not None or self.mode != "RGB" or box is None or len(box) != 4:
             return super().crop(box)
         whole = tuple(map(int, map(round, box)))
         seen = self._seen.cropped(whole)  # type: ignore[arg-type]
@@ -205,6 +236,8 @@ class EncodedImage(Image, metaclass=StandsForPillows):
             return super().resize(size, resample, box, reducing_gap)
         if size == self.size:
             return self.copy()
+        if self._effects is not None:
+            return super().resize(size, resample, box, reducing_gap)
         is_size = len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)
         seen = self._seen.resized(size, filter_) if is_size else None
         return super().resize(size, resample, box, reducing_gap) if seen is None else self._again(seen)
@@ -215,6 +248,10 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         if seen is None or self.mode != "RGB" or method not in _FLIPS:
             return super().transpose(method)
         is_horizontal = method == Transpose.FLIP_LEFT_RIGHT
+        if self._effects is not None:
+            flip = one_effect(EffectKind.FLIP, float(is_horizontal), float(not is_horizontal))
+            made = self.augmented(flip, keeps_info=True)
+            return super().transpose(method) if made is None else made
         return self._again(seen.flipped(horizontally=is_horizontal, vertically=not is_horizontal))
 
     def expanded(self, border: tuple[int, int, int, int], colour: Outside) -> EncodedImage | None:
@@ -226,7 +263,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         """
         left, top, right, bottom = border
         width, height = self.size
-        seen = self._seen if self.mode == "RGB" else None
+        seen = self._seen if self.mode == "RGB" and self._effects is None else None
         if seen is not None:
             seen = seen.cropped((-left, -top, width + right, height + bottom), colour)
         if seen is None:
@@ -275,7 +312,8 @@ class EncodedImage(Image, metaclass=StandsForPillows):
 
     def _again(self, seen: View, mode: str = "RGB") -> EncodedImage:
         self._use()
-        return EncodedImage(self._source, seen, mode, info=None if self._info is None else copy_of_info(self._info))
+        info = None if self._info is None else copy_of_info(self._info)
+        return EncodedImage(self._source, seen, mode, info=info, effects=self._effects)
 
     # ---- what is Pillow's
 
@@ -351,7 +389,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         return {name: array.__array_interface__[name] for name in names} | {"data": memoryview(own).toreadonly()}
 
     def _decoded(self, *, for_pillow: bool = False) -> Pixels:
-        """Decodes the view, also to give it to Pillow, and returns RGB pixels (height, width, 3), in new memory."""
+        """Decodes the image, also to give it to Pillow, and returns RGB pixels (height, width, 3), in new memory."""
         assert self._seen is not None
         self._use()
         context.notes.touched += 1
@@ -359,7 +397,10 @@ class EncodedImage(Image, metaclass=StandsForPillows):
             context.notes.whole += 1
             if for_pillow:
                 context.notes.note_handed()
-        return decode_source(self._source, self._seen, for_pillow=for_pillow)
+        pixels = decode_source(self._source, self._seen, for_pillow=for_pillow)
+        if self._effects is not None:
+            load().convert(pixels, pixels.ctypes.data, Format(), self._effects)
+        return pixels
 
     def _get_pixels(self) -> Any:
         if self._pixels is None and self._seen is not None:

@@ -60,19 +60,31 @@ class Drawer(Protocol):
 
 @dataclass(frozen=True)
 class After:
-    """The augmentations of one image after its view, not drawn yet: drawing a whole batch at once costs little more.
+    """The augmentations of one image after its view, most not drawn yet: drawing a batch's at once costs little more.
 
     Attributes:
-        by: draws them.
+        by: draws them; None for no others than `effects`.
         index: the sample.
         occurrence: number of earlier occurrences of the sample in the epoch.
         given: numbers that were drawn already; all images of one `by` have some, or none has.
+        effects: effects that come before them, (1, any number); None for none.
     """
 
-    by: Drawer
-    index: int
-    occurrence: int
+    by: Drawer | None
+    index: int = 0
+    occurrence: int = 0
     given: Given | None = None
+    effects: EffectTable | None = None
+
+    @classmethod
+    def drawn(cls, effects: EffectTable | None) -> After | None:
+        """Returns those of an image with some effects, (1, any number), and nothing else; None if there are none."""
+        return None if effects is None else cls(None, effects=effects)
+
+    @property
+    def erases(self) -> bool:
+        """True if rectangles may be erased."""
+        return self.by is not None and self.by.erases
 
 
 class SeenImage(Protocol):
@@ -167,15 +179,20 @@ def drawn(after: Sequence[After | None]) -> tuple[EffectTable | None, list[Seque
     erased: list[Sequence[Erased]] = [()] * len(after)
     rows_of: dict[int, list[int]] = {}
     for row, each in enumerate(after):
-        if each is not None:
+        if each is not None and each.by is not None:
             rows_of.setdefault(id(each.by), []).append(row)
     for rows in rows_of.values():
         some = [each for each in (after[row] for row in rows) if each is not None]
         by, numbers = some[0].by, [each.given for each in some if each.given is not None]
+        assert by is not None
         columns = [each.index for each in some], [each.occurrence for each in some], numbers or None
         table = by.effects(*columns)
         for at, (row, own) in enumerate(zip(rows, by.erased(*columns), strict=True)):
             tables[row], erased[row] = None if table is None else table[at : at + 1], own
+    for row, each in enumerate(after):
+        if each is not None and each.effects is not None:
+            own_table = tables[row]
+            tables[row] = each.effects if own_table is None else np.concatenate([each.effects, own_table], axis=1)
     return _stacked(tables), erased
 
 

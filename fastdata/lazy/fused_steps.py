@@ -72,6 +72,7 @@ class Fused:
         self._rest = _segments(plan.runs)
         self._levels = Levels.of(plan.normalisation)
         self._may_wait = plan.in_one_pass and plan.output not in (Output.NUMPY, Output.PIL)
+        self._stays_an_image = plan.in_one_pass and plan.output is Output.PIL and plan.augments
         # A float tensor has four times as many bytes as its pixels, so it is made in the memory of its batch.
         self._may_wait_with_pixels = self._may_wait and not plan.augments and is_last and not self._rest
         changes = plan.augments or plan.output is Output.NUMPY
@@ -110,6 +111,10 @@ class Fused:
         view, draw = self._view(image.size, draw)
         if self._may_wait or (plan.output is Output.PIL and not (plan.augments or plan.later)):
             return self._seen_through(image, view, draw)
+        if self._stays_an_image and hasattr(image, "augmented"):
+            effects = self._effects(self._finish(draw.key), draw)
+            if effects is not None and (made := image.augmented(effects, view)) is not None:
+                return made
         return self._seen_now(image, view, draw)
 
     def _view(self, size_px: tuple[int, int], draw: Draw) -> tuple[View, Draw]:
@@ -173,21 +178,20 @@ class Fused:
         """Applies the plan to an image; returns a pending tensor if it is still encoded and a tensor is wanted."""
         plan = self._plan
         may_stay = plan.output is not Output.PIL and hasattr(image, "pending_through")
-        seen = image.pending_through(view) if may_stay else None
+        seen, effects = image.pending_through(view) if may_stay else None, None
         if seen is None:
             image = pillow.apply_view(image, view)
             if plan.output is Output.PIL:
                 if view.reaches_out:
                     image.info = {}  # padding makes a new image
                 return image
-            seen = getattr(image, "pending_view", None)
+            if (shown := getattr(image, "pending_view", None)) is not None:
+                *seen, effects = shown
         if seen is not None:
             source, view = seen
-            levels = self._levels
+            after, levels = self._after(draw, effects), self._levels
             return pending(
-                Undecoded(
-                    source, view, levels, plan.tensor_class, after=self._after(draw), channels_last=plan.channels_last
-                )
+                Undecoded(source, view, levels, plan.tensor_class, after=after, channels_last=plan.channels_last)
             )
         return self._finished(self._pixels(image), draw)
 
@@ -237,9 +241,14 @@ class Fused:
     def _of_class(self, value: torch.Tensor) -> torch.Tensor:
         return value if self._plan.tensor_class is None else value.as_subclass(self._plan.tensor_class)
 
-    def _after(self, draw: Draw) -> After | None:
-        """Returns the augmentations to be drawn later, if any; one object draws for all samples of an epoch."""
-        return After(self._finish(draw.key), draw.index, draw.occurrence, draw.given) if self._plan.augments else None
+    def _after(self, draw: Draw, effects: EffectTable | None = None) -> After | None:
+        """Returns the augmentations to be drawn later, if any; one object draws for all samples of an epoch.
+
+        `effects` come before them.
+        """
+        if not self._plan.augments:
+            return After.drawn(effects)
+        return After(self._finish(draw.key), draw.index, draw.occurrence, draw.given, effects)
 
     def _finish(self, key: Key, size: Size | None = None) -> Finish:
         """The steps after the first geometry; for images of one size, where that follows from no step."""

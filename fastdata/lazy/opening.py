@@ -22,6 +22,7 @@ from fastdata.errors import BackendUnavailable
 from fastdata.lazy.batch_messages import kind_of
 from fastdata.lazy.encoded_image import EncodedImage
 from fastdata.lazy.encoded_source import EncodedSource, find_source
+from fastdata.lazy.fill import After
 from fastdata.lazy.library_decoders import (
     DECODERS,
     READS,
@@ -204,7 +205,8 @@ def _left_pending(image: Any, levels: Levels | None, *, channels_last: bool) -> 
     if (seen := image.pending_view) is None:
         return None
     context.notes.fused += 1
-    return pending(Undecoded(*seen, levels, channels_last=channels_last))
+    source, view, effects = seen
+    return pending(Undecoded(source, view, levels, channels_last=channels_last, after=After.drawn(effects)))
 
 
 def _processing_pending(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -79,7 +79,7 @@ def _transformed(func: Callable[..., Any], own: Undecoded, more: tuple[Any, ...]
     if dtype is not None and dtype is own.levels.dtype:
         return own
     levels, in_place = _levels_after(func, dtype, own.levels, more, named)
-    if levels is None or (own.after is not None and own.after.by.erases):  # erased rectangles must be filled last
+    if levels is None or (own.after is not None and own.after.erases):  # erased rectangles must be filled last
         return NotImplemented
     if not in_place:
         return _copied(own, levels=levels)

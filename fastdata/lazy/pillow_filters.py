@@ -1,6 +1,7 @@
 """Pillow's slow functions on RGB pixels, done by the native core with Pillow's pixels.
 
-Steps of one's own blur by `image.filter(GaussianBlur(radius))`, which takes Pillow much longer.
+Steps of one's own blur by `image.filter(GaussianBlur(radius))`, which takes Pillow much longer.  An image that is still
+encoded stays so: the filter is one more effect on it.
 Quicker functions of Pillow's are left to it, as the copies of the pixels would cost as much as they gain.
 """
 
@@ -14,12 +15,12 @@ import numpy as np
 from PIL import ImageFilter
 from PIL.Image import Image
 
-from fastdata.augment.effects import nothing
+from fastdata.augment.effects import one_effect
 from fastdata.lazy.sample_context import context
 from fastdata.loaders import pillow
 from fastdata.loaders.pillow_effects import core_agrees
 from fastdata.native import load
-from fastdata.tables import EffectKind, Format
+from fastdata.tables import EffectKind, EffectTable, Format
 
 __all__ = ["adjusting_hue", "filtered", "filtering"]
 
@@ -27,13 +28,15 @@ _MOST_RADIUS = 100.0
 _FEWEST_PIXELS = 64 * 64  # below, the call costs more than the filter
 
 
-def filtered(image: Image, filter: Any) -> Image | None:  # noqa: A002 - Pillow's name
-    """The result of an encoded image's method `filter`, decoded once; None where Pillow is to do it."""
+def filtered(image: Any, filter: Any) -> Image | None:  # noqa: A002 - Pillow's name
+    """The result of an encoded image's method `filter`; None where Pillow is to do it."""
     effect = _effect_of(filter) if _takes(image) else None
     if effect is None:
         return None
-    made = _done(image, *effect)
-    made.info = image.info.copy()
+    made: Image | None = image.augmented(effect, keeps_info=True)
+    if made is None:
+        made = _done(image, effect)
+        made.info = image.info.copy()
     return made
 
 
@@ -44,19 +47,19 @@ def filtering(original: Callable[..., Any]) -> Callable[..., Any]:
     def filter(self: Any, image: Any) -> Any:  # noqa: A001 - Pillow's name
         effect = _effect_of(self)
         if effect is not None and _takes(image):
-            return _done(Image()._new(image), *effect).im
+            return _done(Image()._new(image), effect).im
         return original(self, image)
 
     return filter
 
 
-def _effect_of(filter: Any) -> tuple[EffectKind, float] | None:  # noqa: A002 - Pillow's name
+def _effect_of(filter: Any) -> EffectTable | None:  # noqa: A002 - Pillow's name
     """The core's effect for a filter of Pillow's: GaussianBlur, and SMOOTH, with which ImageEnhance sharpens."""
     if filter is ImageFilter.SMOOTH or type(filter) is ImageFilter.SMOOTH:
-        return EffectKind.SHARPNESS, 0.0
+        return one_effect(EffectKind.SHARPNESS, 0.0)
     radius = filter.radius if type(filter) is ImageFilter.GaussianBlur else None
     if isinstance(radius, int | float) and 0 < radius < _MOST_RADIUS:
-        return EffectKind.BOX_BLUR, radius
+        return one_effect(EffectKind.BOX_BLUR, radius)
     return None
 
 
@@ -64,9 +67,11 @@ def adjusting_hue(original: Callable[..., Image]) -> Callable[..., Image]:
     """Wraps torchvision's function for the hue of Pillow's images."""
 
     @wraps(original)
-    def adjust_hue(img: Image, hue_factor: float) -> Image:
+    def adjust_hue(img: Any, hue_factor: float) -> Image:
         if type(hue_factor) is float and -0.5 <= hue_factor <= 0.5 and pillow.is_rgb(img) and _takes(img):
-            return _done(img, EffectKind.HUE, int(hue_factor * 255) & 255)
+            effect = one_effect(EffectKind.HUE, int(hue_factor * 255) & 255)
+            made: Image | None = img.augmented(effect) if hasattr(img, "augmented") else None
+            return _done(img, effect) if made is None else made
         return original(img, hue_factor)
 
     return adjust_hue
@@ -80,9 +85,8 @@ def _takes(image: Any) -> bool:
     return bool(width * height >= _FEWEST_PIXELS) and core_agrees()
 
 
-def _done(image: Image, kind: EffectKind, value: float) -> Image:
+def _done(image: Image, effect: EffectTable) -> Image:
     """Returns a plain image of the pixels after one effect."""
-    effect, pixels = nothing(1, 1), np.array(image)
-    effect["kind"], effect["values"][..., 0] = kind, value
+    pixels = np.array(image)
     load().convert(pixels, pixels.ctypes.data, Format(), effect)
     return pillow.from_pixels(pixels)

@@ -17,6 +17,7 @@ from PIL import Image, ImageFilter
 
 from fastdata import DataLoader
 from fastdata.dataloader import routes
+from fastdata.lazy import encoded_image
 from fastdata.lazy import find as search
 from fastdata.lazy.find import find_transforms
 
@@ -134,6 +135,36 @@ def test_the_users_step_stays_itself(table: Path, first: Any) -> None:
     made = [torch.cat([images for images, _ in DataLoader(dataset, 4, seed=3, num_workers=count)]) for count in (0, 2)]
     assert first is Crops or step.calls == len(dataset)
     assert torch.equal(*made)
+
+
+def two_views(blur: Any) -> v1.Compose:
+    """As in MoCo."""
+    jitter = v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
+    first = [v1.RandomResizedCrop(72, (0.2, 1.0)), jitter, v1.RandomGrayscale(p=0.2), blur]
+    return v1.Compose([*first, v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_blur_of_the_users_keeps_images_encoded(table: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Table(table, two_views(v1.RandomApply([Blur()], 0.7)))
+
+    def made(cls: Any, **options: Any) -> torch.Tensor:
+        random.seed(1)
+        torch.manual_seed(1)
+        return torch.cat([images for images, _ in cls(dataset, 4, num_workers=workers, **options)])
+
+    theirs = made(torch.utils.data.DataLoader)
+    monkeypatch.setattr(encoded_image, "decode_source", None)  # of a single image, which nobody needs
+    assert torch.equal(theirs, made(DataLoader, draws="torch"))
+    assert not torch.equal(theirs, made(DataLoader, seed=1))
+
+
+def test_augmentations_on_both_sides_of_an_own_step_do_not_depend_on_the_batch(table: Path) -> None:
+    steps = two_views(lambda image: image.filter(ImageFilter.GaussianBlur(1.5))).transforms
+    dataset = Table(table, v1.Compose([*steps[:-2], v1.ColorJitter(0.4), v1.RandomSolarize(99, 0.5), *steps[-2:]]))
+    made = [torch.cat([images for images, _ in DataLoader(dataset, size, seed=3)]) for size in (1, 3, 8)]
+    assert torch.equal(made[0], made[1])
+    assert torch.equal(made[0], made[2])
 
 
 def test_conversions_alone_behind_an_own_step_are_no_gain(table: Path) -> None:

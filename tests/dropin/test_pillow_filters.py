@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
-from PIL import Image, ImageEnhance, ImageFilter
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
 
 from fastdata import DataLoader, ImageFolder
@@ -27,6 +28,10 @@ class TwiceAsWide(ImageFilter.GaussianBlur):
 
     def filter(self, image: Any) -> Any:
         return image.gaussian_blur((2 * self.radius, 2 * self.radius))
+
+
+def blurred(image: Image.Image, radius: float = 2.0) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(radius))
 
 
 FILTERS: dict[str, Callable[[Image.Image], Image.Image]] = {
@@ -50,6 +55,20 @@ FILTERS: dict[str, Callable[[Image.Image], Image.Image]] = {
     "grey": lambda image: image.convert("L").filter(ImageFilter.GaussianBlur(2)),
     "with transparency": lambda image: image.convert("RGBA").filter(ImageFilter.GaussianBlur(2)),
     "a small part": lambda image: image.crop((3, 3, 20, 30)).filter(ImageFilter.GaussianBlur(2)),
+    "twice": lambda image: blurred(blurred(image), 0.7),
+    "of a part, smaller": lambda image: blurred(image.crop((9, 5, 120, 90)).resize((80, 70))),
+    "then a hue": lambda image: F.adjust_hue(blurred(image), 0.21),
+    "then mirrored": lambda image: blurred(image).transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    "then upside down, again": lambda image: blurred(blurred(image).transpose(Image.Transpose.FLIP_TOP_BOTTOM), 3),
+    "then turned": lambda image: blurred(image).transpose(Image.Transpose.ROTATE_90),
+    "then cropped": lambda image: blurred(image).crop((3, 4, 99, 80)),
+    "then resized": lambda image: blurred(image).resize((70, 70), Image.Resampling.BILINEAR),
+    "then resized to its size": lambda image: blurred(image).resize(image.size),
+    "then with a border": lambda image: ImageOps.expand(blurred(image), 7),
+    "then grey": lambda image: blurred(image).convert("L"),
+    "then copied": lambda image: blurred(image).copy(),
+    "then converted": lambda image: blurred(image).convert("RGB"),
+    "then pickled": lambda image: pickle.loads(pickle.dumps(blurred(image))),
     "one row": lambda image: image.resize((5000, 1)).filter(ImageFilter.GaussianBlur(2)),
 }
 
@@ -65,7 +84,7 @@ def test_they_are_pillows(name: str, tmp_path: Path) -> None:
     for image in (ours, plain):
         assert (image.mode, image.size, image.info) == (theirs.mode, theirs.size, theirs.info)
         assert np.array_equal(np.asarray(image), np.asarray(theirs))
-    assert type(ours) is Image.Image
+    assert ours.__class__ is Image.Image
     assert np.array_equal(np.asarray(opened), np.asarray(Image.open(tmp_path / "a.jpg")))  # is not changed itself
 
 
