@@ -1,8 +1,9 @@
 """Images in memory, as torchvision keeps CIFAR and MNIST, against torch's DataLoader.
 
 Setup: torchvision's CIFAR10 with RandomCrop(32, padding=4), flip, ToTensor and Normalize, MNIST with ToTensor and
-Normalize, and "own", a class as people write it with CIFAR10's images and transform; images made here, smooth with
-edges and noise; batches of 256, shuffled; threads and worker processes equal in number; torch with persistent workers.
+Normalize, and, with CIFAR10's images and transform, "own", a class as people write it, "index", a subclass that returns
+the index as well, "part", some samples of it as tensors, as in federated learning, and "pillow", a list of PIL images;
+images made here, smooth with edges and noise; batches of 256, shuffled; threads and worker processes equal in number; torch with persistent workers.
 All loaders take turns in every round.  Result: benchmarks/results/arrays.json.
 
     python benchmarks/arrays.py
@@ -88,6 +89,55 @@ def own(count: int) -> Any:
     return Own(cifar(count))
 
 
+class WithIndex(datasets.CIFAR10):
+    """Samples (image, label, index)."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return image, label, index
+
+
+class Part(torch.utils.data.Dataset[Any]):
+    """Some samples of a dataset."""
+
+    def __init__(self, dataset: Any, indices: list[int]) -> None:
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, item: int) -> Any:
+        image, label = self.dataset[self.indices[item]]
+        return image, torch.tensor(label)
+
+
+class OfPillow(Own):
+    """Images as Pillow's."""
+
+    def __init__(self, other: Any) -> None:
+        super().__init__(other)
+        self.data = list(map(Image.fromarray, other.data))
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.data[index]), self.labels[index]
+
+
+def with_index(count: int) -> Any:
+    """CIFAR-10 with indices."""
+    plain = cifar(count)
+    return made(WithIndex, plain.transform, plain.data, plain.targets)
+
+
+KINDS = {
+    "CIFAR10": cifar,
+    "MNIST": mnist,
+    "own": own,
+    "index": with_index,
+    "part": lambda count: Part(cifar(count), list(range(count))[::-1]),
+    "pillow": lambda count: OfPillow(cifar(count)),
+}
+
+
 def run(dataset: Any, workers: int, rounds: int) -> dict[str, Any]:
     """Measures fastdata and torch on one dataset."""
     options: dict[str, Any] = {"batch_size": 256, "shuffle": True, "num_workers": workers}
@@ -104,7 +154,7 @@ def measured(given: Namespace) -> dict[str, Any]:
     """Both loaders on each dataset."""
     given.data = f"{given.images} generated images in each dataset"
     results = {}
-    for name, make in {"CIFAR10": cifar, "MNIST": mnist, "own": own}.items():
+    for name, make in KINDS.items():
         print(f"{name}\n")
         results[name] = run(make(given.images), given.workers, given.rounds)
     return results

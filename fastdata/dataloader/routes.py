@@ -15,7 +15,7 @@ from fastdata.lazy.follow_trial import follows_its_own_code
 from fastdata.lazy.places import FusedTransforms
 from fastdata.loaders import native_problem
 from fastdata.patches.originals import replaced_function
-from fastdata.pipeline.collate import is_known_collation, stacks_images
+from fastdata.pipeline.collate import is_known_collation, is_timms, stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ADVICE_SOURCE, ImageSource, NotASource
 from fastdata.sources.recognise import has_target_transform, makes_samples, recognise
@@ -198,6 +198,8 @@ def _array_route(loader: LoaderArguments, source: ArraySource, plan: Plan, reaso
             reason=f"images in memory are only transformed in whole batches, and {name} collates samples",
             advice="leave collate_fn out, and do its work on the batch",
         )
+    if source.form is not None and is_timms(loader.collate_fn):
+        return Route(reason="fast_collate takes samples of an image and a label", advice="return (image, label)")
     if plan.augments and source.channels == 1:
         return Route(reason="augmentations on batches need three channels", advice="leave augment_on out")
     if plan.normalisation is not None and not plan.normalisation.suits(source.channels):

@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 
 from fastdata.loaders import Backend
 from fastdata.order.epoch_batches import EpochBatches
-from fastdata.pipeline.collate import stacks_images
+from fastdata.pipeline.collate import join, stacks_images
 from fastdata.pipeline.record_cache import RecordCache
 from fastdata.pipeline.torchs_workers import TorchsWorkers
 from fastdata.sources.arrays import ArraySource
@@ -77,6 +77,11 @@ class PipelineConfig:
         """The source, where its images are in memory."""
         return self.source if isinstance(self.source, ArraySource) else None
 
+    def batch_of(self, images: Any, targets: Any) -> Any:
+        """A batch of images and collated targets, in the form in which the dataset's samples are collated."""
+        form = None if self.arrays is None else self.arrays.form
+        return join(self.collate_fn, images, targets) if form is None else form.batch(images, targets)
+
     @property
     def channels(self) -> int:
         """Channels of every image: 3, or 1 for grey images, which only arrays have."""
@@ -88,9 +93,14 @@ class PipelineConfig:
         return self.device is not None and self.device.type == "cuda"
 
     @property
+    def finishes_on_device(self) -> bool:
+        """True when steps may follow where batches go; where samples are no pairs, nobody there knows the images."""
+        return self.on_gpu and (self.arrays is None or self.arrays.form is None)
+
+    @property
     def leave_uint8(self) -> bool:
         """True when decoding ends with uint8 and the rest follows: on a device, or before augmentations."""
-        on_device = self.on_gpu and self.plan.output is Output.FLOAT
+        on_device = self.finishes_on_device and self.plan.output is Output.FLOAT
         return self.fills_batch and (bool(self.plan.augmentations) or on_device)
 
     def task_size(self, batch_size: int) -> int:

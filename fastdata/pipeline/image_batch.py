@@ -21,7 +21,7 @@ from fastdata.loaders.fallback import inspect
 from fastdata.loaders.pixel_memory import Scratch, as_numpy
 from fastdata.loaders.rows import as_pixels, fill_rows, put
 from fastdata.pipeline.batch_memory import made_or_refused
-from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
+from fastdata.pipeline.collate import collate_targets, naming_unlabelled
 from fastdata.pipeline.given_numbers import GivenNumbers
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.resources import EpochResources
@@ -127,10 +127,12 @@ class ImageBatch:
         filler, images = self._resources.filler, self._images
         assert filler is not None
         assert images is not None
+        if (sources := self._sources()) is None:
+            return self._tasks_for(range(len(self._indices)))
         with record_function("fastdata.load"):
             given, numbers = self._given.all()
             recipes = Recipes(
-                **self._sources(),
+                **sources,
                 indices=self._indices,
                 occurrences=self._occurrences,
                 given=numbers,
@@ -148,11 +150,12 @@ class ImageBatch:
         self._times.append(times)
         return self._tasks_for(sorted(filled.refused))
 
-    def _sources(self) -> dict[str, Any]:
-        """The columns of `Recipes` that say where the images are."""
+    def _sources(self) -> dict[str, Any] | None:
+        """The columns of `Recipes` that say where the images are; None for listed images that are no longer alike."""
         arrays = self._config.arrays
         if arrays is not None:
-            return {"array": arrays.images, "rows": arrays.rows(self._indices)}
+            found = arrays.pixels(self._indices)
+            return None if found is None else dict(zip(("array", "rows"), found, strict=True))
         files = file_ranges(self._config.source, self._indices)
         return {name: getattr(files, name) for name in ("paths", "offsets", "lengths", "crcs")}
 
@@ -350,11 +353,11 @@ class ImageBatch:
         finish, drawn_for = self._resources.finish, self._drawn_for(good)
         if not self._config.leave_uint8:
             finish.erase(images, *drawn_for)
-        elif self._config.on_gpu:
+        elif self._config.finishes_on_device:
             self._on_device = finish.on_batch(*drawn_for)
         else:
             images = finish.on_batch(*drawn_for).run(images)
-        return join(self._config.collate_fn, images, self._collated_targets(good))
+        return self._config.batch_of(images, self._collated_targets(good))
 
     def _collated_targets(self, good: Sequence[int]) -> Any:
         targets = [self._targets[position] for position in good]

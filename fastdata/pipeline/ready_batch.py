@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fastdata.pipeline.batch_memory import made_or_refused
-from fastdata.pipeline.collate import collate_targets, join
+from fastdata.pipeline.collate import collate_targets
 from fastdata.pipeline.jobs import Task
 from fastdata.pipeline.resources import EpochResources
 from fastdata.sources.protocol import read_targets
@@ -33,10 +33,8 @@ class ReadyBatch:
         images, self._refusal = made_or_refused(make)
         if images is None:
             return
-        collate_fn = resources.config.collate_fn
-        self._batch = join(
-            collate_fn, images, collate_targets(collate_fn, read_targets(resources.config.source, indices))
-        )
+        config = resources.config
+        self._batch = config.batch_of(images, collate_targets(config.collate_fn, read_targets(config.source, indices)))
 
     def finish(self) -> None:
         """Nothing is left to do."""

@@ -1,9 +1,11 @@
 """Reads the code of a dataset's `__getitem__`, to recognise datasets that give out the rows of an array of images.
 
 Most datasets that keep their images in memory work as torchvision's do: a row of the array becomes a PIL image, a
-transform is called on it, and a label is returned with it.  This is found by following the names in the source code of
-`__getitem__`; no code of it is run, but values of the dataset's attributes are looked at.  If the code holds anything
-else, the reading stops, and the dataset's own code makes its samples.
+transform is called on it, and a label is returned with it.  Others are made of such: a subclass that returns the index
+as well, some samples of another dataset, a copy with a transform of its own.  This is found by following the names in
+the source code of `__getitem__`, and of those that it calls; no code of it is run, but values of the dataset's
+attributes are looked at.  If the code holds anything else, the reading stops, and the dataset's own code makes its
+samples.
 
 The source code is used only if it compiles to exactly the code that the class has.  So it is not used if the file was
 edited after the import, or the function was replaced.
@@ -14,106 +16,241 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import operator
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
-__all__ = ["ArrayLayout", "method_body", "read_layout"]
+__all__ = ["PILLOWS", "ArrayImage", "Form", "Label", "SampleCode", "Value", "method_body", "read_sample"]
+
+PILLOWS = "Pillow's"
+_DEEPEST = 8  # calls of one `__getitem__` by another
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArrayLayout:
-    """How a dataset makes a sample from its attributes: which array, which targets, which transforms.
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of a dataset."""
+
+    owner: Any
+    name: str
+
+    @property
+    def value(self) -> Any:
+        """Its value as it is now."""
+        return getattr(self.owner, self.name)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The index of a sample, looked up in lists of indices.
 
     Attributes:
-        axes: axes of the array, as letters: "NHWC", "NHW" (grey) or "NCHW".
-        data: name of the array.
-        targets: name of the targets; None if the target is the sample's index.
-        as_int: targets are converted to Python integers; else returned unchanged.
-        transform: name of the transform of images; None if none is called.
-        target_transform: name of the transform of targets; None if none is called.
+        lists: the lists, in the order in which indices are looked up.
     """
 
-    axes: str
-    data: str = "data"
-    targets: str | None
+    lists: tuple[Sequence[int], ...] = ()
+
+    def through(self, indices: Sequence[int]) -> Place:
+        """Returns the place that is found at this one in another list."""
+        return Place((*self.lists, indices))
+
+    def of(self, indices: Sequence[int]) -> list[int]:
+        """The places of samples."""
+        found = list(indices)
+        for each in self.lists:
+            found = [operator.index(each[index]) for index in found]
+        return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """The row of an attribute at a place."""
+
+    of: Attribute
+    at: Place
     as_int: bool = False
-    transform: str | None = "transform"
-    target_transform: str | None = "target_transform"
+    moved: bool = False  # from (C, H, W) to (H, W, C)
+
+    def values(self, indices: Sequence[int]) -> list[Any]:
+        """The rows of samples, of a list or a one-dimensional array."""
+        column, rows = self.of.value, self.at.of(indices)
+        if column is None:  # STL10's unlabelled images
+            return [None] * len(rows)
+        if not self.as_int:
+            return [column[row] for row in rows]
+        if isinstance(column, np.ndarray | torch.Tensor) and column.ndim == 1:
+            return [int(value) for value in column[rows].tolist()]
+        return [int(column[row]) for row in rows]
 
 
-def read_layout(dataset: Any) -> ArrayLayout | None:
-    """Reads the class's `__getitem__`; returns None if it does anything that is not understood."""
-    cls = type(dataset)
-    function = inspect.getattr_static(cls, "__getitem__", None)
-    plain_attributes = inspect.getattr_static(cls, "__getattribute__", None) is object.__getattribute__
-    if type(function) is not FunctionType or not plain_attributes:
-        return None
-    body = method_body(function)
-    if body is None:
-        return None
+Value: TypeAlias = Row | Place
+
+
+@dataclass(frozen=True)
+class ArrayImage:
+    """A row of an array, or of a list of PIL images, as a PIL image, with a transform called on it.
+
+    Attributes:
+        row: the row.
+        axes: axes of the array, as letters: "NHWC", "NHW" (grey) or "NCHW"; or `PILLOWS` for a list of PIL images.
+        transform: the transform; None if none is called.
+    """
+
+    row: Row
+    axes: str
+    transform: Attribute | None = None
+
+
+@dataclass(frozen=True)
+class Label:
+    """What is returned beside the image: a row or an index, perhaps transformed or made a tensor.
+
+    Attributes:
+        value: the row or the index.
+        transform: is called on it; None for nothing.
+        is_tensor: it is given to `torch.tensor` at last.
+    """
+
+    value: Value
+    transform: Callable[[Any], Any] | None = None
+    is_tensor: bool = False
+
+    def values(self, indices: Sequence[int]) -> list[Any]:
+        """The labels of samples."""
+        value = self.value
+        found = value.values(indices) if isinstance(value, Row) else value.of(indices)
+        if self.transform is not None:
+            found = list(map(self.transform, found))
+        if self.is_tensor:  # integers are collated to what their tensors are
+            found = [each if type(each) in (int, torch.Tensor) else torch.tensor(each) for each in found]
+        return found
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of samples that are no pair of an image and a label.
+
+    Attributes:
+        image_at: place of the image among all parts.
+        keys: the parts' names, if a sample is a dictionary; None for a tuple or a list.
+    """
+
+    image_at: int
+    keys: tuple[Any, ...] | None
+
+    def batch(self, images: Any, labels: Any) -> Any:
+        """A batch as torch's `default_collate` makes it of such samples, from their images and collated labels."""
+        parts = [*labels[: self.image_at], images, *labels[self.image_at :]]
+        return parts if self.keys is None else dict(zip(self.keys, parts, strict=True))
+
+
+@dataclass(frozen=True)
+class SampleCode:
+    """How a dataset makes a sample.
+
+    Attributes:
+        image: its image.
+        labels: what is returned beside it.
+        form: how they are put together; None for (image, label).
+    """
+
+    image: ArrayImage
+    labels: tuple[Label, ...]
+    form: Form | None = None
+
+
+# Names of torchvision's attributes, by the module and the qualified name of __getitem__: axes, data, targets, and if
+# targets become integers.
+_TORCHVISIONS = {
+    ("torchvision.datasets.cifar", "CIFAR10.__getitem__"): ("NHWC", "data", "targets", False),
+    ("torchvision.datasets.mnist", "MNIST.__getitem__"): ("NHW", "data", "targets", True),
+    ("torchvision.datasets.stl10", "STL10.__getitem__"): ("NCHW", "data", "labels", True),
+    ("torchvision.datasets.svhn", "SVHN.__getitem__"): ("NCHW", "data", "labels", True),
+    ("torchvision.datasets.usps", "USPS.__getitem__"): ("NHW", "data", "targets", True),
+}
+
+
+def read_sample(dataset: Any) -> SampleCode | None:
+    """Reads how a dataset makes its samples; returns None if it does anything that is not understood.
+
+    torchvision's classes are known by the name of their `__getitem__`, so torchvision is not imported.
+    """
     try:
-        return _Reader(dataset, function).layout(body)
+        returned = _sample_of(dataset, Place(), 0)
+        parts = returned.values() if isinstance(returned, dict) else returned
+        if not isinstance(returned, tuple | list | dict):
+            raise _NotUnderstood
+        images = [at for at, part in enumerate(parts) if isinstance(part, ArrayImage)]
+        if len(images) != 1 or len(parts) < 2:
+            raise _NotUnderstood
+        (at,) = images
+        labels = tuple(_as_label(part) for part in parts if not isinstance(part, ArrayImage))
     except _NotUnderstood:
         return None
+    is_pair = at == 0 and len(parts) == 2 and not isinstance(returned, dict)
+    form = None if is_pair else Form(at, tuple(returned) if isinstance(returned, dict) else None)
+    return SampleCode(list(parts)[at], labels, form)
 
 
 class _NotUnderstood(Exception):
     """Raised to stop the reading."""
 
 
-@dataclass(frozen=True)
-class _Index:
-    """The sample's index."""
+def _as_label(value: Any) -> Label:
+    if isinstance(value, Label):
+        return value
+    if not isinstance(value, Row | Place):
+        raise _NotUnderstood
+    return Label(value)
 
 
-@dataclass(frozen=True)
-class _Attribute:
-    """An attribute of the dataset."""
+def _sample_of(dataset: Any, at: Place, depth: int) -> Any:
+    """What a dataset's `__getitem__` returns for the sample at a place: symbolic values, which nothing was called for.
 
-    name: str
-
-
-@dataclass(frozen=True)
-class _Row:
-    """The row of an attribute at the sample's index."""
-
-    name: str
-    moved: bool = False  # from (C, H, W) to (H, W, C)
-    as_int: bool = False
+    These are `Place`, `Attribute`, `Row`, `ArrayImage`, `Label`, and tuples, lists and dictionaries of them.
+    """
+    if type(dataset) is Subset:
+        return _sample_of(dataset.dataset, at.through(dataset.indices), depth + 1)
+    cls = type(dataset)
+    if getattr(cls, "__getitems__", None) is not None:
+        raise _NotUnderstood
+    return _returned(dataset, inspect.getattr_static(cls, "__getitem__", None), at, depth)
 
 
-@dataclass(frozen=True)
-class _Image:
-    """A row as a PIL image, with the transform called on it."""
-
-    row: _Row
-    transform: str | None = None
-
-
-@dataclass(frozen=True)
-class _Target:
-    """A row or the index, with the target transform called on it."""
-
-    value: _Row | _Index
-    transform: str | None = None
+def _returned(dataset: Any, function: Any, at: Place, depth: int) -> Any:
+    """What one function `__getitem__` returns, of a dataset's class or of one that it inherits from."""
+    known = _TORCHVISIONS.get((getattr(function, "__module__", ""), getattr(function, "__qualname__", "")))
+    if known is not None:
+        axes, data, targets, as_int = known
+        image = ArrayImage(Row(Attribute(dataset, data), at), axes, Attribute(dataset, "transform"))
+        target = Row(Attribute(dataset, targets), at, as_int)
+        return image, Label(target, getattr(dataset, "target_transform", None))
+    plain_attributes = inspect.getattr_static(type(dataset), "__getattribute__", None) is object.__getattribute__
+    if type(function) is not FunctionType or not plain_attributes or depth > _DEEPEST:
+        raise _NotUnderstood
+    body = method_body(function)
+    if body is None:
+        raise _NotUnderstood
+    return _Reader(dataset, function, at, depth).run(body)
 
 
 @lru_cache(maxsize=64)
 def method_body(function: FunctionType) -> list[ast.stmt] | None:
     """Returns the statements of a method with one argument besides `self`; None if they cannot be known.
 
-    That is so if it has other parameters, defaults or a closure, or if its source code is missing or is not what runs.
+    That is so if it has other parameters, defaults or a closure (but for `super`), or if its source code is missing or
+    is not what runs.
     """
     code = function.__code__
     plain = code.co_argcount == 2 and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    if not plain or code.co_kwonlyargcount or function.__defaults__ or function.__closure__:
+    if not plain or code.co_kwonlyargcount or function.__defaults__ or set(code.co_freevars) - {"__class__"}:
         return None
     try:
         module = ast.parse("".join(inspect.findsource(function)[0]))
@@ -136,47 +273,16 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 class _Reader:
-    """Reads one `__getitem__` and tracks the symbolic value of each name.
+    """Reads one `__getitem__` and tracks the symbolic value of each name."""
 
-    Symbolic values are `_Index`, `_Attribute`, `_Row`, `_Image`, `_Target` and tuples of them; nothing is called.
-    """
-
-    def __init__(self, dataset: Any, function: FunctionType) -> None:
-        self._dataset, self._globals = dataset, function.__globals__
+    def __init__(self, dataset: Any, function: FunctionType, at: Place, depth: int) -> None:
+        self._dataset, self._function, self._depth = dataset, function, depth
         self._self_name, index = function.__code__.co_varnames[:2]
-        self._known: dict[str, Any] = {index: _Index()}
-
-    def layout(self, body: Sequence[ast.stmt]) -> ArrayLayout:
-        """Returns the layout that follows from the returned value."""
-        match self._run(body):
-            case (_Image(row, transform), _Target() as target):
-                pass
-            case (_Image(row, transform), (_Row() | _Index()) as value):
-                target = _Target(value)
-            case _:
-                raise _NotUnderstood
-        targets, as_int = self._targets(target.value)
-        return ArrayLayout(
-            axes="NCHW" if row.moved else "NHW" if self._is_grey(row) else "NHWC",
-            data=row.name,
-            targets=targets,
-            as_int=as_int,
-            transform=transform,
-            target_transform=target.transform,
-        )
-
-    def _targets(self, label: _Row | _Index) -> tuple[str | None, bool]:
-        """Returns (name, as_int): the attribute of the targets, None for the index; and if values become integers."""
-        if isinstance(label, _Index):
-            return None, False
-        kind = type(self._value(label.name))
-        if label.moved or (kind not in (list, tuple, np.ndarray, torch.Tensor)):
-            raise _NotUnderstood
-        return label.name, label.as_int
+        self._known: dict[str, Any] = {index: at}
 
     # ---- statements
 
-    def _run(self, body: Sequence[ast.stmt]) -> Any:
+    def run(self, body: Sequence[ast.stmt]) -> Any:
         """Returns the symbolic value that some statements return; None if they do not return."""
         for statement in body:
             match statement:
@@ -189,7 +295,7 @@ class _Reader:
                 case ast.Return(value) if value is not None:
                     return self._read(value)
                 case ast.If(test, then, otherwise):
-                    returned = self._run(then if self._holds(test) else otherwise)
+                    returned = self.run(then if self._holds(test) else otherwise)
                     if returned is not None:
                         return returned
                 case _:
@@ -200,7 +306,7 @@ class _Reader:
         match target:
             case ast.Name(name) if name != self._self_name:
                 self._known[name] = value
-            case ast.Tuple(targets) if isinstance(value, tuple) and len(targets) == len(value):
+            case ast.Tuple(targets) if isinstance(value, tuple | list) and len(targets) == len(value):
                 for each, part in zip(targets, value, strict=True):
                     self._assign(each, part)
             case _:
@@ -213,10 +319,10 @@ class _Reader:
         """
         match test:
             case ast.Compare(value, [ast.IsNot() | ast.Is() as how], [ast.Constant(None)]):
-                is_none = self._value(self._attribute(value)) is None
+                is_none = self._attribute(value).value is None
                 return is_none if isinstance(how, ast.Is) else not is_none
             case ast.Attribute():
-                value = self._value(self._attribute(test))
+                value = self._attribute(test).value
                 if value is not None and (type(value).__module__ == "builtins" or hasattr(value, "__len__")):
                     raise _NotUnderstood
                 return value is not None
@@ -229,99 +335,175 @@ class _Reader:
         match node:
             case ast.Name(name) if name in self._known:
                 return self._known[name]
-            case ast.Attribute(ast.Name(), name):
-                return _Attribute(self._attribute(node))
+            case ast.Attribute(ast.Name(), _):
+                return self._attribute(node)
             case ast.Tuple(parts):
                 return tuple(map(self._read, parts))
+            case ast.List(parts):
+                return list(map(self._read, parts))
+            case ast.Dict(keys, parts) if all(isinstance(key, ast.Constant) for key in keys):
+                return {_constant(key): self._read(part) for key, part in zip(keys, parts, strict=True)}  # type: ignore[arg-type]
             case ast.Subscript(value, place):
-                match (self._read(value), self._read(place)):
-                    case (_Attribute(name), _Index()):
-                        return _Row(name)
+                return self._subscript(self._read(value), place)
             case ast.Call(function, arguments, keywords):
                 return self._called(function, arguments, keywords)
         raise _NotUnderstood
 
+    def _subscript(self, value: Any, place: ast.expr) -> Any:
+        match (value, place):
+            case (tuple() | list(), ast.Constant(int(part))) if part < len(value):
+                return value[part]
+            case (dict(), ast.Constant(part)) if part in value:
+                return value[part]
+            case (Attribute(), _):
+                at = self._read(place)
+                if isinstance(at, Row) and not at.moved and type(at.of.value) in _LISTS:
+                    at = at.at.through(at.of.value)  # a list of indices
+                if not isinstance(at, Place):
+                    raise _NotUnderstood
+                if is_list_of_images(value.value):
+                    return ArrayImage(Row(value, at), PILLOWS)
+                if type(value.value) in (*_LISTS, np.memmap):
+                    return Row(value, at)
+                return _sample_of(value.value, at, self._depth + 1)
+        raise _NotUnderstood
+
     def _called(self, function: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]) -> Any:
         """Returns the symbolic value of a call's result."""
-        known = self._function(function)
+        if (inherited := self._inherited(function, arguments)) is not None and not keywords:
+            at = self._read(arguments[-1])
+            if not isinstance(at, Place):
+                raise _NotUnderstood
+            return _returned(self._dataset, inherited, at, self._depth + 1)
+        known = self._known_function(function)
         if known is not None:
             value = self._read(arguments[0]) if arguments else None
             more = [_constant(each) for each in arguments[1:]] + [_constant(each.value) for each in keywords]
-            named = [each.arg for each in keywords]
-            match (known, value, more, named):
-                case ("int", _Row(name, moved=False), [], []):
-                    return _Row(name, as_int=True)
-                case ("transpose", _Row(name, moved=False, as_int=False), [(1, 2, 0)], [] | ["axes"]) if self._is_array(
-                    name
-                ):
-                    return _Row(name, moved=True)
-                case ("fromarray", _Row(as_int=False), [], []):
-                    return _Image(value)
-                case ("fromarray", _Row(as_int=False), [str() as mode], [] | ["mode"]) if self._is_mode(value, mode):
-                    return _Image(value)
-            raise _NotUnderstood
+            return self._result(known, value, more, [each.arg for each in keywords])
         if not isinstance(function, ast.Attribute) or keywords:
             raise _NotUnderstood
         if isinstance(function.value, ast.Name) and function.value.id == self._self_name:
             return self._transformed(self._attribute(function), [self._read(each) for each in arguments])
         match (self._read(function.value), function.attr, [_constant(each) for each in arguments]):
-            case (_Row(name, moved=False, as_int=False), "transpose", [(1, 2, 0)] | [1, 2, 0]) if self._is_array(name):
-                return _Row(name, moved=True)
-            case (_Row() as row, "numpy", []) if not self._is_array(row.name):
+            case (Row() as row, "transpose", [(1, 2, 0)] | [1, 2, 0]) if _is_plain(row) and _is_array(row):
+                return replace(row, moved=True)
+            case (Row() as row, "numpy", []) if not _is_array(row):
                 return row
-            case (_Image(row, None) as image, "convert", [str() as mode]) if self._is_mode(row, mode):
+            case (ArrayImage(transform=None) as image, "convert", [str() as mode]) if mode == _mode(image.row):
+                return image
+            case (ArrayImage(transform=None) as image, "copy", []):
                 return image
         raise _NotUnderstood
 
-    def _transformed(self, name: str, arguments: list[Any]) -> Any:
-        """Returns the symbolic result of calling attribute `name`, as a transform of an image or of a target."""
-        match arguments:
-            case [_Image(row, None)]:
-                return _Image(row, name)
-            case [(_Row(moved=False) | _Index()) as target]:
-                return _Target(target, name)
+    def _result(self, known: str, value: Any, more: list[Any], named: list[str | None]) -> Any:
+        """Returns the symbolic result of a known function: its first argument, the others, and names among these."""
+        match (known, value, more, named):
+            case ("int", Row(moved=False) as row, [], []):
+                return replace(row, as_int=True)
+            case ("transpose", Row() as row, [(1, 2, 0)], [] | ["axes"]) if _is_plain(row) and _is_array(row):
+                return replace(row, moved=True)
+            case ("fromarray", Row(as_int=False) as row, [], []):
+                return ArrayImage(row, _axes(row))
+            case ("fromarray", Row(as_int=False) as row, [str() as mode], [] | ["mode"]) if mode == _mode(row):
+                return ArrayImage(row, _axes(row))
+            case ("tensor", ArrayImage(transform=Attribute()), [], []):
+                return value  # a copy, of the tensor that the transform has made
+            case ("tensor", Label() | Row(moved=False) | Place(), [], []):
+                return replace(_as_label(value), is_tensor=True)
         raise _NotUnderstood
 
-    def _function(self, node: ast.expr) -> str | None:
-        """Returns "fromarray", "transpose" or "int" for a name that means this function; None for others."""
-        match node:
-            case ast.Name(name) if name not in self._known:
-                value = self._globals.get(name, getattr(builtins, name, None))
-            case ast.Attribute(ast.Name(module), name) if module not in self._known and module != self._self_name:
-                value = getattr(self._globals.get(module), name, None)
-            case ast.Attribute(ast.Attribute(ast.Name(package), module), name) if package not in self._known:
-                value = getattr(getattr(self._globals.get(package), module, None), name, None)
+    def _inherited(self, function: ast.expr, arguments: list[ast.expr]) -> Any:
+        """The function of `super().__getitem__` or of another class by its name; None for other functions."""
+        classes = type(self._dataset).__mro__
+        own = next((cls for cls in classes if vars(cls).get("__getitem__") is self._function), None)
+        match (function, arguments):
+            case (ast.Attribute(ast.Call(ast.Name("super"), given, []), "__getitem__"), [_]):
+                is_own = not given or self._global(given[0]) is own
+                if own is None or not is_own or self._globals.get("super", super) is not super:
+                    raise _NotUnderstood
+                later = classes[classes.index(own) + 1 :]
+            case (ast.Attribute(cls, "__getitem__"), [ast.Name(name), _]) if name == self._self_name:
+                other = self._global(cls)
+                later = other.__mro__ if isinstance(other, type) and issubclass(type(self._dataset), other) else ()
             case _:
                 return None
+        return next((vars(cls)["__getitem__"] for cls in later if "__getitem__" in vars(cls)), None)
+
+    def _transformed(self, function: Attribute, arguments: list[Any]) -> Any:
+        """Returns the symbolic result of calling an attribute, as a transform of an image or of a target."""
+        match arguments:
+            case [ArrayImage(transform=None) as image]:
+                return replace(image, transform=function)
+            case [(Row(moved=False) | Place() | Label(transform=None, is_tensor=False)) as target]:
+                return replace(_as_label(target), transform=function.value)
+        raise _NotUnderstood
+
+    @property
+    def _globals(self) -> dict[str, Any]:
+        return self._function.__globals__
+
+    def _global(self, node: ast.expr) -> Any:
+        """Returns the value of a global name, or of an attribute of a module; None for others."""
+        match node:
+            case ast.Name(name) if name not in self._known:
+                return self._globals.get(name, getattr(builtins, name, None))
+            case ast.Attribute(owner, name):
+                module = self._global(owner)
+                return getattr(module, name, None) if inspect.ismodule(module) else None
+        return None
+
+    def _known_function(self, node: ast.expr) -> str | None:
+        """Returns "fromarray", "transpose", "tensor" or "int" for what means this function; None for others."""
+        value = self._global(node)
         if value is int:
             return "int"
         if value is np.transpose:
             return "transpose"
+        if value is torch.tensor:
+            return "tensor"
         pillow = sys.modules.get("PIL.Image")
         if pillow is not None and value is pillow.fromarray:
             return "fromarray"
         return None
 
-    def _is_array(self, name: str) -> bool:
-        return isinstance(self._value(name), np.ndarray)
-
-    def _is_mode(self, row: _Row, mode: str) -> bool:
-        """True for the mode that `Image.fromarray` gives an image of such a row: "L" for grey rows, else "RGB"."""
-        return mode == ("L" if self._is_grey(row) else "RGB")
-
-    def _is_grey(self, row: _Row) -> bool:
-        return getattr(self._value(row.name), "ndim", 0) == 3
-
-    def _attribute(self, node: ast.expr) -> str:
-        """Returns the name of an attribute that is stored in the dataset itself."""
+    def _attribute(self, node: ast.expr) -> Attribute:
+        """Returns an attribute that is stored in the dataset itself."""
         match node:
             case ast.Attribute(ast.Name(owner), name) if owner == self._self_name and name in vars(self._dataset):
                 if not hasattr(getattr(type(self._dataset), name, None), "__get__"):
-                    return name
+                    return Attribute(self._dataset, name)
         raise _NotUnderstood
 
-    def _value(self, name: str) -> Any:
-        return vars(self._dataset)[name]
+
+_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)  # others may give out rows in their own way
+
+
+def is_list_of_images(value: Any) -> bool:
+    """True for a list that begins with an image of Pillow's that is no opened file, in RGB."""
+    pillow = sys.modules.get("PIL.Image")
+    first: Any = value[0] if type(value) in (list, tuple) and value else None
+    return pillow is not None and type(first) is pillow.Image and first.mode == "RGB"
+
+
+def _is_plain(row: Row) -> bool:
+    return not (row.moved or row.as_int)
+
+
+def _is_array(row: Row) -> bool:
+    return isinstance(row.of.value, np.ndarray)
+
+
+def _is_grey(row: Row) -> bool:
+    return getattr(row.of.value, "ndim", 0) == 3
+
+
+def _axes(row: Row) -> str:
+    return "NCHW" if row.moved else "NHW" if _is_grey(row) else "NHWC"
+
+
+def _mode(row: Row) -> str:
+    """The mode that `Image.fromarray` gives an image of such a row: "L" for grey rows, else "RGB"."""
+    return "L" if _is_grey(row) else "RGB"
 
 
 def _constant(node: ast.expr) -> Any:

@@ -56,9 +56,8 @@ def recognise(dataset: Any) -> ImageSource:
     """
     if type(dataset) is Subset:
         source = recognise(dataset.dataset)
-        if isinstance(source, ArraySource):
-            return source.part(dataset.indices)
-        return _SubsetSource([source], dataset.indices)
+        if not isinstance(source, ArraySource):
+            return _SubsetSource([source], dataset.indices)
     if is_concatenation(dataset):
         return _ConcatSource([recognise(part) for part in dataset.datasets], dataset.cumulative_sizes)
     if all(hasattr(type(dataset), method) for method in ("read_encoded", "read_target", "__len__")):

@@ -15,9 +15,10 @@ import torchvision.transforms as v1
 from PIL import Image
 from taken_over import from_memory
 from torch.utils.data import Dataset, Subset
+from torchvision.datasets import CIFAR10
 
 from fastdata import DataLoader
-from fastdata.sources.array_code import read_layout
+from fastdata.sources.array_code import method_body, read_sample
 
 COUNT = 17
 STEPS = v1.Compose([v1.Resize(20), v1.CenterCrop(16), v1.ToTensor()])
@@ -82,6 +83,100 @@ class OfTensors(Base):
         return self.transform(Image.fromarray(image)), label
 
 
+class Three(Base):
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.fromarray(self.data[index])), self.targets[index], index
+
+
+class Names(Base):
+    def __getitem__(self, index: int) -> Any:
+        image = self.transform(Image.fromarray(self.data[index]))
+        return {"label": self.targets[index], "image": image, "index": torch.tensor(index)}
+
+
+class LabelFirst(Base):
+    def __getitem__(self, index: int) -> Any:
+        return [int(self.targets[index]), self.transform(Image.fromarray(self.data[index]))]
+
+
+class Inherits(AsTorchvision):
+    def __getitem__(self, index: int) -> Any:
+        image, target = super().__getitem__(index)
+        return image, target, index
+
+
+class InheritsTwice(Inherits):
+    def __getitem__(self, index: int) -> Any:
+        sample = super(InheritsTwice, self).__getitem__(index)  # noqa: UP008 - as programs have it
+        return sample[0], sample[1]
+
+
+class ByName(AsTorchvision):
+    def __getitem__(self, index: int) -> Any:
+        image, target = AsTorchvision.__getitem__(self, index)
+        return index, image, target
+
+
+class OfCifar(CIFAR10):
+    def __init__(self) -> None:
+        vars(self).update(vars(Base()))
+
+    def __getitem__(self, index: int) -> Any:
+        image, target = super().__getitem__(index)
+        return image, target, index
+
+
+class Part(Dataset[Any]):
+    """As in federated learning."""
+
+    def __init__(self, dataset: Any, indices: Any, **attributes: Any) -> None:
+        self.dataset, self.indices = dataset, indices
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, item: int) -> Any:
+        image, label = self.dataset[self.indices[item]]
+        return torch.tensor(image), torch.tensor(label)
+
+
+class OwnTransform(Part):
+    transform = None
+    target_transform: Any = None
+
+    def __getitem__(self, item: int) -> Any:
+        image, label = self.dataset[int(self.indices[item])]
+        if self.transform is not None:
+            image = self.transform(image)
+        return image, label, self.dataset[self.indices[item]][1]
+
+
+class OtherLabels(Part):
+    labels: Any = ()
+
+    def __getitem__(self, item: int) -> Any:
+        return self.dataset[item][0], self.labels[item]
+
+
+class OfImages(Base):
+    def __init__(self, images: Any, transform: Any = STEPS) -> None:
+        super().__init__(transform, data=images)
+
+    def __getitem__(self, index: int) -> Any:
+        image = self.data[index].convert("RGB")
+        return self.transform(image), self.targets[index]
+
+
+class Copies(OfImages):
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.data[index].copy()), index
+
+
+def pictures() -> list[Any]:
+    return list(map(Image.fromarray, Base().data))
+
+
 CHW = {"data": np.ascontiguousarray(Base().data.transpose(0, 3, 1, 2))}
 GREY = {"data": np.ascontiguousarray(Base().data[..., 0])}
 READ: dict[str, Any] = {
@@ -96,6 +191,24 @@ READ: dict[str, Any] = {
     "array of targets": lambda: Short(targets=np.arange(COUNT, dtype=np.int16)),
     "integers of an array": lambda: Named(targets=np.arange(COUNT, dtype=np.int16)),
     "part": lambda: Subset(Short(), [3, 1, -2, 7, 16, 0]),
+    "three values": Three,
+    "names": Names,
+    "label first": LabelFirst,
+    "subclass": Inherits,
+    "subclass of a subclass": InheritsTwice,
+    "base class by its name": ByName,
+    "subclass of CIFAR10": OfCifar,
+    "indices in an array": lambda: Part(AsTorchvision(), np.arange(COUNT)[::-2]),
+    "some samples, as tensors": lambda: Part(AsTorchvision(), [3, 1, -2, 7, 16, 0]),
+    "labels that are no integers": lambda: Part(Short(targets=np.linspace(0, 1, COUNT).tolist()), list(range(9))),
+    "labels of an array, as tensors": lambda: Part(Short(targets=np.linspace(0, 1, COUNT, dtype=np.float32)), [5, 2]),
+    "part of a part": lambda: Part(Part(Short(), torch.arange(3, 12)), (4, 2, 0)),
+    "part of a Subset": lambda: Part(Subset(AsTorchvision(), range(4, COUNT)), [2, 0, 9]),
+    "a transform of its own": lambda: OwnTransform(AsTorchvision(None), torch.arange(11), transform=STEPS),
+    "labels of its own": lambda: OtherLabels(AsTorchvision(), range(9), labels=np.arange(20, 40)),
+    "Pillow's images": lambda: OfImages(pictures()),
+    "Pillow's images, copied": lambda: Copies(tuple(pictures())),
+    "part of Pillow's images": lambda: Part(OfImages(pictures()), [3, 1, -2]),
 }
 
 
@@ -103,6 +216,9 @@ def check_equal(dataset: Any) -> DataLoader[Any]:
     ours, theirs = DataLoader(dataset, 5, num_workers=0), torch.utils.data.DataLoader(dataset, 5)
     for batch, wanted in zip(ours, theirs, strict=True):
         assert type(batch) is type(wanted)
+        if isinstance(batch, dict):
+            assert list(batch) == list(wanted)
+            batch, wanted = batch.values(), wanted.values()
         for one, other in zip(batch, wanted, strict=True):
             assert one.dtype is other.dtype
             assert torch.equal(one, other)
@@ -110,6 +226,7 @@ def check_equal(dataset: Any) -> DataLoader[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:'mode' parameter:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")  # torch's own loader runs the code
 @pytest.mark.parametrize("dataset", READ)
 def test_simple_code_is_done_in_whole_batches(dataset: str) -> None:
     loader = check_equal(READ[dataset]())
@@ -120,11 +237,6 @@ def test_simple_code_is_done_in_whole_batches(dataset: str) -> None:
 class Augments(Base):
     def __getitem__(self, index: int) -> Any:
         return self.transform(Image.fromarray(255 - self.data[index])), self.targets[index]
-
-
-class Three(Base):
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(Image.fromarray(self.data[index])), self.targets[index], index
 
 
 class Counts(Base):
@@ -183,9 +295,26 @@ class Watched(Short):
         return value[::-1] if name == "data" else value
 
 
+class TwoImages(Base):
+    def __getitem__(self, index: int) -> Any:
+        image = Image.fromarray(self.data[index])
+        return self.transform(image), self.transform(image), self.targets[index]
+
+
+class TransformsAgain(OwnTransform):
+    def __getitem__(self, item: int) -> Any:
+        image, label = self.dataset[item]
+        return self.transform(image), label  # type: ignore[misc]
+
+
 NOT_READ: dict[str, Any] = {
+    "two images": TwoImages,
+    "two transforms": lambda: TransformsAgain(AsTorchvision(), range(COUNT), transform=lambda image: image.flip(-1)),
+    "part of what is not read": lambda: Part(Augments(), range(9)),
+    "grey images of Pillow's": lambda: OfImages([image.convert("L") for image in pictures()]),
+    "a grey one among them": lambda: OfImages([*pictures()[:-1], Image.new("L", (32, 24))]),
+    "images of many sizes": lambda: OfImages([image.resize((30 + at, 24)) for at, image in enumerate(pictures())]),
     "arithmetic": Augments,
-    "three values": Three,
     "side effect": Counts,
     "another row": Other,
     "property": Computed,
@@ -211,6 +340,7 @@ def changed() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::fastdata.NotAccelerated")
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")
 @pytest.mark.parametrize("dataset", NOT_READ)
 def test_other_code_is_run(dataset: str) -> None:
     made = NOT_READ[dataset]()
@@ -235,10 +365,10 @@ def test_code_that_was_edited_after_its_import(tmp_path: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     dataset = module.Own(Base().data)
-    assert read_layout(dataset) is not None
-    read_layout.__globals__["method_body"].cache_clear()
+    assert read_sample(dataset) is not None
+    method_body.cache_clear()
     program.write_text(text.replace("self.data[index]), index", "self.data[index]), -index"))
-    assert read_layout(dataset) is None
+    assert read_sample(dataset) is None
 
 
 def test_an_index_outside_of_the_array_is_an_error() -> None:
@@ -247,3 +377,47 @@ def test_an_index_outside_of_the_array_is_an_error() -> None:
     loader = DataLoader(dataset, 5, sampler=range(COUNT))
     with pytest.raises(IndexError, match="index 15 is out of bounds"):
         list(loader)
+
+
+def test_what_the_loop_changes_in_a_wrapped_dataset_counts() -> None:
+    dataset = Part(AsTorchvision(v1.Compose([v1.CenterCrop(16), v1.ToTensor()])), [4, 2, 0, 9])
+    loader = DataLoader(dataset, 2, num_workers=0)
+    first, _ = next(iter(loader))
+    dataset.indices = [1, 1, 0, 9]
+    dataset.dataset.transform = v1.Compose([v1.CenterCrop(12), v1.ToTensor()])
+    second, labels = next(iter(loader))
+    assert (first.shape[-1], second.shape[-1]) == (16, 12)
+    assert labels.tolist() == [dataset.dataset.targets[1]] * 2
+    assert torch.equal(second[0], second[1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_image_that_is_exchanged_while_the_epoch_runs_is_shown(workers: int) -> None:
+    dataset = OfImages(pictures())
+    loader = DataLoader(dataset, 4, num_workers=workers, prefetch_factor=1 if workers else None)
+    batches = iter(loader)
+    next(batches)
+    dataset.data[-1] = Image.new("RGB", (50, 60), (10, 250, 7))
+    *_, (last, _) = batches
+    assert torch.equal(last[-1], STEPS(dataset.data[-1]))
+
+
+@pytest.mark.parametrize("draws", ["fast", "torch"])
+def test_wrapped_datasets_draw_as_the_dataset_inside(draws: Any) -> None:
+    steps = v1.Compose([v1.RandomCrop(20, 4), v1.RandomHorizontalFlip(), v1.ToTensor()])
+    made = []
+    for dataset in (AsTorchvision(steps), Inherits(steps)):
+        torch.manual_seed(1)
+        options = {"draws": "torch"} if draws == "torch" else {"seed": 5}
+        made.append(torch.cat([batch[0] for batch in DataLoader(dataset, 5, num_workers=2, **options)]))
+    assert torch.equal(*made)
+
+
+def test_steps_on_batches_are_done_before_a_wrapped_sample_is_put_together() -> None:
+    steps = v1.Compose([v1.ColorJitter(0.4), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
+    plain, wrapped = (
+        list(DataLoader(cls(steps), 5, seed=1, augment_on="device", num_workers=0)) for cls in (AsTorchvision, Three)
+    )
+    for (images, labels), (own_images, own_labels, _) in zip(plain, wrapped, strict=True):
+        assert torch.equal(images, own_images)
+        assert torch.equal(labels, own_labels)
