@@ -3,8 +3,8 @@
 Setup: torchvision's CIFAR10 with RandomCrop(32, padding=4), flip, ToTensor and Normalize, MNIST with ToTensor and
 Normalize, and, with CIFAR10's images and transform, "own", a class as people write it, "index", a subclass that returns
 the index as well, "part", some samples of it as tensors, as in federated learning, and "pillow", a list of PIL images;
-images made here, smooth with edges and noise; batches of 256, shuffled; threads and worker processes equal in number; torch with persistent workers.
-All loaders take turns in every round.  Result: benchmarks/results/arrays.json.
+images made here, smooth with edges and noise; batches of 256, shuffled; threads and worker processes equal in number;
+torch with persistent workers.  All loaders take turns in every round.  Result: benchmarks/results/arrays.json.
 
     python benchmarks/arrays.py
 """

@@ -1,7 +1,7 @@
 """A PIL image that stays encoded until its pixels are needed.
 
-`PIL.Image.open` gives one for an ordinary JPEG or PNG where opening.py says so.  The usual next steps of a
-dataset, ``convert("RGB")``, crops, one resize, flips, then augmentations and a blur, are recorded, and done by the
+`PIL.Image.open` gives one for an ordinary JPEG or PNG where opening.py says so (encoded_file.py).  The usual next steps
+of a dataset, ``convert("RGB")``, crops, one resize, flips, then augmentations and a blur, are recorded, and done by the
 native core in one pass when pixels are needed: only the window in view is decoded, with Pillow's pixels to the last
 bit.  All other methods are Pillow's: the image is decoded first, and is a plain one from then on.
 
@@ -19,15 +19,14 @@ from typing import Any
 import numpy as np
 import PIL.Image
 from PIL.Image import Exif, Image, Transpose
-from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
 
 from fastdata.augment.effects import one_effect
 from fastdata.lazy.batch_messages import kind_of
+from fastdata.lazy.encoded_band import Band
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
 from fastdata.lazy.pillow_filters import filtered
-from fastdata.lazy.pillow_likeness import PixelsOnDemand, StandsForPillows, copy_of_info, name_as_pillows
+from fastdata.lazy.pillow_likeness import MODE, PIXELS, PixelsOnDemand, StandsForPillows, copy_of_info, name_as_pillows
 from fastdata.lazy.sample_context import context
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.fallback import asking_pillow
@@ -37,17 +36,11 @@ from fastdata.views.header import parse_header
 from fastdata.views.resampling import Interpolation, Outside
 from fastdata.views.view import View
 
-__all__ = ["EncodedImage"]
+__all__ = ["JPEG", "EncodedImage"]
 
+JPEG = "JPEG (ISO 10918)"  # Pillow's description of the format
 _FILTERS = {each.value: each for each in Interpolation}
 _FLIPS = (Transpose.FLIP_LEFT_RIGHT, Transpose.FLIP_TOP_BOTTOM)
-# Names of the attributes of Pillow's pixels and mode, which are behind properties since version 11.
-_PIXELS = "_im" if isinstance(vars(Image).get("im"), property) else "im"
-_MODE = "_mode" if isinstance(vars(Image).get("mode"), property) else "mode"
-
-
-_JPEG = "JPEG (ISO 10918)"  # Pillow's description of the format
-_HIDDEN_METHODS = ("_getexif", "_getmp")  # private methods of Pillow's file classes that users call
 
 
 class EncodedImage(Image, metaclass=StandsForPillows):
@@ -69,9 +62,6 @@ class EncodedImage(Image, metaclass=StandsForPillows):
     _info: dict[Any, Any] | None = None
     _readonly = 0
     _is_used = False  # Pillow would have loaded it
-    _is_verified = False  # before it was used: Pillow has closed its file then
-    _is_left = False  # its `with` block, before it was used: likewise
-    _is_file = False  # it is the result of `PIL.Image.open`, not an image made from another one
 
     def __init__(
         self,
@@ -85,7 +75,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         super().__init__()
         self._source, self._seen, self._info, self._effects = source, seen, info, effects
         source.note_image(self)
-        setattr(self, _MODE, mode)
+        setattr(self, MODE, mode)
         height, width = seen.size
         self._size = width, height
 
@@ -95,17 +85,6 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         return type(self).pillows
 
     @classmethod
-    def opened(cls, source: EncodedSource) -> EncodedImage:
-        """Returns the image of a whole file, like the result of `PIL.Image.open`."""
-        header = source.header
-        assert header is not None
-        made = _EncodedPng if header.kind == "png" else _EncodedJpeg
-        image = made(source, View.whole(header.width, header.height), source.mode)
-        image.filename = source.name
-        image.readonly = 1  # until it is loaded, as in Pillow
-        return image
-
-    @classmethod
     def of_record(cls, record: bytes) -> EncodedImage | None:
         """Returns the RGB image of an unpacked JPEG's record; None if Pillow would warn about its size or refuse it."""
         header, limit = parse_header(record), PIL.Image.MAX_IMAGE_PIXELS
@@ -113,7 +92,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
             return None
         source = EncodedSource(header, path="", data=record, name="")
         image = cls(source, View.whole(header.width, header.height), "RGB")
-        image.format, image.format_description = "JPEG", _JPEG
+        image.format, image.format_description = "JPEG", JPEG
         return image
 
     def forget_file(self) -> None:
@@ -192,11 +171,6 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         if is_unasked and frame is not None and not frame.has_metadata:
             self._exif = Exif()
             self._exif._loaded = True
-        if self._is_file and self.format == "PNG" and self._exif is None and "exif" not in self.info:
-            self._use()  # Pillow looks for it behind the pixels
-            if self._source.has_late_metadata():
-                self._as_opened().load()
-                self.info.update(self._as_opened().info)
         return super().getexif()
 
     def copy(self) -> Image:
@@ -271,6 +245,13 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         self._use()
         return EncodedImage(self._source, seen, "RGB", info={})
 
+    def split(self) -> tuple[Image, ...]:
+        """See PIL.Image.Image.split; programs also ask for the number of channels by it."""
+        if self._seen is None or self.mode != "RGB":
+            return super().split()
+        whole = self.copy()
+        return tuple(Band(whole, number) for number in range(3))
+
     def load(self) -> Any:
         """See PIL.Image.Image.load; decodes at the first access to a pixel, as many call it only to close the file."""
         self._use()
@@ -281,11 +262,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
     def seek(self, frame: int) -> None:
         """See PIL.Image.Image.seek, which looks at pixels."""
         if frame or self._seen is None:
-            (self._as_opened().seek if self._is_file else super().seek)(frame)
-
-    def __exit__(self, *_: object) -> None:
-        self._is_left = self._is_file and not self._is_used
-        super().__exit__()
+            super().seek(frame)
 
     def close(self) -> None:
         """See PIL.Image.Image.close."""
@@ -296,10 +273,6 @@ class EncodedImage(Image, metaclass=StandsForPillows):
     def _use(self) -> None:
         """Notes a use for which Pillow loads the image; raises what it raises if the file can no longer be read."""
         self._source.ask()
-        if self._is_left:
-            self._as_opened().__exit__(None, None, None)
-        if self._is_left or self._is_verified:
-            self._as_opened().load()
         self._is_used = True
         self.readonly = 0
 
@@ -323,38 +296,6 @@ class EncodedImage(Image, metaclass=StandsForPillows):
             with asking_pillow():
                 self._opened = PIL.Image.open(io.BytesIO(self._source.read()))
         return self._opened
-
-    def draft(self, mode: str | None, size: tuple[int, int] | None) -> Any:
-        """See PIL.Image.Image.draft; a drafted file is decoded immediately and is a plain image from then on."""
-        if not self._is_file or self._is_used or self._seen is None:  # Pillow drafts nothing that is loaded
-            return super().draft(mode, size)
-        opened = self._as_opened()
-        drafted = opened.draft(mode, size)
-        if drafted is not None:
-            opened.load()
-            setattr(self, _MODE, opened.mode)
-            self._size = opened.size
-            self._set_pixels(getattr(opened, _PIXELS))
-        return drafted
-
-    def verify(self) -> None:
-        """See PIL.Image.Image.verify; an image that has not been loaded before it cannot be used after it."""
-        if not self._is_file:
-            return
-        opened = self._as_opened()
-        if self._is_used:
-            opened.load()
-        opened.verify()
-        self._opened, self._is_verified = (None, False) if self._is_used else (opened, True)
-
-    def __getattr__(self, name: str) -> Any:
-        """Gets attributes that only Pillow's image of a file has, like `quantization`."""
-        hidden = name.startswith("_") and name not in _HIDDEN_METHODS
-        if hidden or not self._is_file:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if self.format == "PNG" and (name == "text" or (name == "_getexif" and "exif" not in self.info)):
-            self._use()  # as above
-        return getattr(self._as_opened(), name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         cls = self.__class__
@@ -414,7 +355,7 @@ class EncodedImage(Image, metaclass=StandsForPillows):
                 self._source.is_converted = True
                 context.notes.opened += 1
                 context.notes.kinds.add(kind_of(decoded, PIL.Image.MAX_IMAGE_PIXELS))
-            self._set_pixels(getattr(decoded, _PIXELS))
+            self._set_pixels(getattr(decoded, PIXELS))
         return self._pixels
 
     def _set_pixels(self, pixels: Any) -> None:
@@ -423,17 +364,6 @@ class EncodedImage(Image, metaclass=StandsForPillows):
             self._seen = None
 
 
-class _EncodedJpeg(EncodedImage):
-    pillows, _is_file = JpegImageFile, True
-    format, format_description = "JPEG", _JPEG
+setattr(EncodedImage, PIXELS, property(EncodedImage._get_pixels, EncodedImage._set_pixels))
 
-
-class _EncodedPng(EncodedImage):
-    pillows, _is_file = PngImageFile, True
-    format, format_description = "PNG", "Portable network graphics"
-
-
-setattr(EncodedImage, _PIXELS, property(EncodedImage._get_pixels, EncodedImage._set_pixels))
-
-for _class in (EncodedImage, _EncodedJpeg, _EncodedPng):
-    name_as_pillows(_class)
+name_as_pillows(EncodedImage)

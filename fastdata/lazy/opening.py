@@ -20,6 +20,7 @@ from PIL.Image import Image
 
 from fastdata.errors import BackendUnavailable
 from fastdata.lazy.batch_messages import kind_of
+from fastdata.lazy.encoded_file import EncodedFile
 from fastdata.lazy.encoded_image import EncodedImage
 from fastdata.lazy.encoded_source import EncodedSource, find_source
 from fastdata.lazy.fill import After
@@ -136,7 +137,7 @@ def _encoded_image(source: EncodedSource | None) -> EncodedImage | None:
     """The image of a source; None for none, and where Pillow would warn about its size or refuse it."""
     if source is None:
         return None
-    image, limit = EncodedImage.opened(source), PIL.Image.MAX_IMAGE_PIXELS
+    image, limit = EncodedFile.opened(source), PIL.Image.MAX_IMAGE_PIXELS
     return image if limit is None or image.width * image.height <= limit else None
 
 

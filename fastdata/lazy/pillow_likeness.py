@@ -7,7 +7,11 @@ from typing import Any
 
 from PIL.Image import Image
 
-__all__ = ["PixelsOnDemand", "StandsForPillows", "copy_of_info", "name_as_pillows"]
+__all__ = ["MODE", "PIXELS", "PixelsOnDemand", "StandsForPillows", "copy_of_info", "name_as_pillows"]
+
+# Names of the attributes of Pillow's pixels and mode, which are behind properties since version 11.
+PIXELS = "_im" if isinstance(vars(Image).get("im"), property) else "im"
+MODE = "_mode" if isinstance(vars(Image).get("mode"), property) else "mode"
 
 
 class StandsForPillows(type(Image)):  # type: ignore[misc]

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastdata.sources.array_code import PILLOWS, Attribute, Form, SampleCode, read_sample
+from fastdata.sources.array_code import read_sample
+from fastdata.sources.array_sample import PILLOWS, Attribute, Form, SampleCode
 from fastdata.sources.protocol import NotASource
 
 __all__ = ["ArraySource", "array_source"]

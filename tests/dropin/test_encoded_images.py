@@ -24,6 +24,8 @@ from PIL import Image, ImageOps
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
 
 from fastdata import DataLoader
+from fastdata.lazy import encoded_image
+from fastdata.lazy.encoded_file import EncodedFile
 from fastdata.lazy.encoded_image import EncodedImage
 from fastdata.lazy.opening import opening_encoded
 
@@ -626,9 +628,9 @@ def test_images_that_pillow_converts_are_left_to_it_in_later_epochs(
 ) -> None:
     """Opening them twice costs more than it gains; one sample in up to sixteen batches shows if that is still so."""
     left: list[Any] = []
-    real = EncodedImage.opened.__func__  # type: ignore[attr-defined]
+    real = EncodedFile.opened.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(
-        EncodedImage, "opened", classmethod(lambda cls, source: left.append(source) or real(cls, source))
+        EncodedFile, "opened", classmethod(lambda cls, source: left.append(source) or real(cls, source))
     )
     dataset = Own(folder, lambda image: F.to_tensor(image.resize((24, 24))))
     monkeypatch.setattr(dataset, "open", lambda path: Image.open(path).convert("L"))
@@ -642,3 +644,38 @@ def test_images_that_pillow_converts_are_left_to_it_in_later_epochs(
     list(loader)
     list(loader)
     assert len(left) > len(dataset)
+
+
+@pytest.mark.parametrize("use", ["values", "pickled", "changed", "merged", "pasted"])
+def test_bands_are_pillows(tmp_path: Path, use: str) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(images.saved(131, 97, comment=b"a dog"))
+
+    def used(image: Image.Image) -> list[Any]:
+        seen = image.crop((10, 5, 100, 90))
+        bands = seen.split()
+        if use == "changed":
+            seen.paste((1, 2, 3), (0, 0, 50, 50))
+        elif use == "merged":
+            return [np.asarray(Image.merge("RGB", bands[::-1]))]
+        elif use == "pasted":
+            seen.paste(bands[2], (3, 4), bands[0])
+            return [np.asarray(seen)]
+        elif use == "pickled":
+            bands = pickle.loads(pickle.dumps(bands))
+        return [(band.mode, band.size, band.info, band.__class__, np.asarray(band).tolist()) for band in bands]
+
+    theirs = used(Image.open(path))
+    with opening_encoded():
+        ours = used(Image.open(path))
+    assert str(ours) == str(theirs)
+
+
+def test_counting_channels_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(images.saved(131, 97))
+    with opening_encoded():
+        image = Image.open(path)
+        monkeypatch.setattr(encoded_image, "decode_source", None)
+        assert [band.size for band in image.split()] == [(131, 97)] * 3
+        assert image.pending_view is not None  # type: ignore[attr-defined]

@@ -39,10 +39,12 @@ FLOORS = [
     {"__init__", "__main__"},
 ]
 LIBRARIES = {
-    # encoded_image is one of Pillow's images, which pillow_likeness makes look so; opening and pillow_filters replace
-    # functions of its; samples calls what may be replaced, as datasets do.
+    # encoded_image, encoded_file and encoded_band are Pillow's images, which pillow_likeness makes look so; opening and
+    # pillow_filters replace functions of its; samples calls what may be replaced, as datasets do.
     "PIL": {
         "loaders/pillow.py",
+        "lazy/encoded_band.py",
+        "lazy/encoded_file.py",
         "lazy/encoded_image.py",
         "lazy/opening.py",
         "lazy/pillow_filters.py",

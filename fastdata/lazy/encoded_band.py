@@ -1,0 +1,49 @@
+"""A channel of an RGB image that is still encoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PIL.Image import Image
+
+from fastdata.lazy.pillow_likeness import MODE, PIXELS, StandsForPillows, copy_of_info, name_as_pillows
+
+__all__ = ["Band"]
+
+
+class Band(Image, metaclass=StandsForPillows):
+    """The grey image of a channel, decoded with the whole image when its pixels are needed.
+
+    Args:
+        whole: an image in RGB that nobody else has, so that it is not changed meanwhile.
+        number: 0 to 2.
+    """
+
+    pillows: type[Image] = Image
+    _pixels: Any = None
+
+    def __init__(self, whole: Image, number: int) -> None:
+        super().__init__()
+        self._whole, self._number = whole, number
+        self._size, self.info = whole.size, copy_of_info(whole.info)
+        setattr(self, MODE, "L")
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class that `isinstance` sees."""
+        return type(self).pillows
+
+    def _get_pixels(self) -> Any:
+        if self._pixels is None:
+            self._pixels = self._whole.getchannel(self._number).im
+        return self._pixels
+
+    def _set_pixels(self, pixels: Any) -> None:
+        self._pixels = pixels
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.copy().__reduce_ex__(protocol)
+
+
+setattr(Band, PIXELS, property(Band._get_pixels, Band._set_pixels))
+name_as_pillows(Band)
