@@ -65,6 +65,11 @@ for file in "$work"/licences/*; do
     sed -i "/^License-File: LICENSE$/a License-File: $(basename "$file")" "$work"/unpacked/*/*.dist-info/METADATA
 done
 rm "$work"/plain/*.whl
+# Functions of a libjpeg inside, if they were visible, could take the place of those of another one in the process.
+if nm -D --defined-only "$work"/unpacked/*/fastdata/native/libfastdata_native.so | awk '$2 == "T"' | grep -v ' fd_'; then
+    echo "build_wheel: the library shows functions that are not its interface" >&2
+    exit 1
+fi
 .venv/bin/python -m wheel pack --dest-dir "$work/plain" "$work"/unpacked/* >/dev/null
 PATH="$PWD/.venv/bin:$PATH" .venv/bin/auditwheel repair "${platform[@]}" --wheel-dir dist "$work"/plain/*.whl >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; exit 1; }

@@ -9,6 +9,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from fastdata.tables import EFFECT
+
 __all__ = [
     "MESSAGE_BYTES",
     "READS_PNGS",
@@ -32,7 +34,7 @@ MESSAGE_BYTES = 128
 
 READS_PNGS = 1  # a bit of fd_features
 
-_ABI_VERSION = 23
+_ABI_VERSION = 24
 
 
 class NativeMissing(Exception):
@@ -165,6 +167,9 @@ class CRecipes(ctypes.Structure):
     ]
 
 
+_STRUCTS = CFormat, COptions, CIndexes, CViews, COp, CGeometry, CArray, CRecipes  # each named by its docstring
+
+
 def open_library() -> ctypes.CDLL:
     """Finds and loads the library.
 
@@ -183,7 +188,24 @@ def open_library() -> ctypes.CDLL:
         _declare(library)
     except AttributeError as error:
         raise NativeMissing(f"{path} comes from another build: {error}; reinstall it") from error
+    if differing := [name for name, own in _layouts().items() if _layout_in(library, name) != own]:
+        raise NativeMissing(f"{path} lays out {', '.join(differing)} in another way than this package; reinstall it")
     return library
+
+
+def _layouts() -> dict[str, list[int]]:
+    """Size and offsets of the members of each struct, as they are here."""
+    found = {}
+    for struct in _STRUCTS:
+        offsets = [getattr(struct, field[0]).offset for field in struct._fields_]
+        found[str(struct.__doc__).rstrip(".")] = [ctypes.sizeof(struct), *offsets]
+    fields: Any = EFFECT.fields
+    return {**found, "fd_effect": [EFFECT.itemsize, *(offset for _, offset in fields.values())]}
+
+
+def _layout_in(library: ctypes.CDLL, name: str) -> list[int]:
+    numbers = (_i32 * 64)()
+    return list(numbers[: library.fd_layout(name.encode(), numbers, len(numbers))])
 
 
 def _find() -> Path:
@@ -205,6 +227,7 @@ def _declare(library: ctypes.CDLL) -> None:
     pointer, i32, i64 = _pointer, _i32, _i64
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "fd_description": (ctypes.c_char_p, []),
+        "fd_layout": (i32, [ctypes.c_char_p, pointer, i32]),
         "fd_features": (i32, []),
         "fd_kernels": (ctypes.c_char_p, []),
         "fd_choose_kernels": (i32, [ctypes.c_char_p]),

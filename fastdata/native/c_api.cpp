@@ -5,6 +5,7 @@
 #include "buffer.h"
 #include "guard.h"
 #include "image.h"
+#include "jpeg_hook.h"
 #include "jpeg_scans.h"
 #include "kernels.h"
 #include "output.h"
@@ -47,12 +48,13 @@ int32_t fd_abi_version(void) {
 }
 
 const char *fd_description(void) {
-    static const std::string text = std::string(jpeg_library()) + ", " + png_library() + ", " + kernels().name;
+    static const std::string text = std::string(jpeg_library()) + ", " + png_library() + ", " + kernels().name +
+                                    (replaces_decode_mcu() ? "" : ", libjpeg's own entropy decoder");
     return text.c_str();
 }
 
 int32_t fd_features(void) {
-    return reads_pngs() ? FD_READS_PNGS : 0;
+    return (reads_pngs() ? FD_READS_PNGS : 0) | (replaces_decode_mcu() ? FD_REPLACES_ENTROPY : 0);
 }
 
 const char *fd_kernels(void) {

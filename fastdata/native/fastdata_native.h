@@ -2,6 +2,10 @@
  *
  * Every function may be called from several threads at once.  Nothing throws, calls back, prints, or knows Python.
  * Pixels are RGB, 8 bits a channel, with Pillow's values.  Rectangles are (left, top, right, bottom), half-open.
+ *
+ * Images, records and indexes may come from anybody: whatever they hold, no other memory is read or written.  Pointers,
+ * counts and structs come from the caller and are trusted.  An index or record that was made on purpose may show other
+ * pixels than its image's: checksums are no signatures.
  */
 #ifndef FASTDATA_NATIVE_H
 #define FASTDATA_NATIVE_H
@@ -19,7 +23,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 23
+#define FD_ABI_VERSION 24
 
 /* What became of one image. */
 enum fd_status {
@@ -239,11 +243,16 @@ typedef struct fd_pool fd_pool;
 
 FD_API int32_t fd_abi_version(void);
 
+/* Size and offsets of members, in order, of the struct of a name: at most `most` numbers.  Returns how many there are;
+ * 0 for another name.  Whoever repeats the structs in another language compares. */
+FD_API int32_t fd_layout(const char *name, int32_t *numbers, int32_t most);
+
 /* For people: the libraries in use, and the instruction set chosen at run time. */
 FD_API const char *fd_description(void);
 
-/* What this build can do: a sum of FD_READS_... */
+/* What this build can do here: a sum of the following. */
 #define FD_READS_PNGS 1
+#define FD_REPLACES_ENTROPY 2 /* libjpeg's entropy decoder, where images are not decoded without it */
 FD_API int32_t fd_features(void);
 
 /* Name of the inner loops in use. */

@@ -35,7 +35,11 @@ void close_file(int file) {
 }
 #else
 int open_file(const char *path) {
-    return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe is refused, not waited for
+    int file;
+    do
+        file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe is refused, not waited for
+    while (file < 0 && errno == EINTR); // a signal came while a slow file system was asked
+    return file;
 }
 FileReader::State state_of(int file) {
     struct stat entry;

@@ -17,7 +17,8 @@ struct Box {
     }
 };
 
-constexpr int kPixelBytes = 4; // R, G, B and one that is ignored
+constexpr int64_t kMostPixels = int64_t{1} << 40; // of an image whatever the limit: products with 8 fit 64 bits
+constexpr int kPixelBytes = 4;                    // R, G, B and one that is ignored
 
 // Rows of 4-byte pixels in memory somebody else owns.
 struct Rows {

@@ -5,13 +5,6 @@
 namespace fastdata {
 namespace {
 
-// The head of libjpeg's own struct.  Source: libjpeg-turbo, jpegint.h; unchanged since libjpeg 6.
-struct LibjpegEntropyDecoder {
-    void (*start_pass)(j_decompress_ptr);
-    DecodeMcu decode_mcu;
-    boolean insufficient_data;
-};
-
 std::span<const uint8_t, 17> lengths_of(const JHUFF_TBL &table) {
     return std::span<const uint8_t, 17>(table.bits);
 }
@@ -27,10 +20,6 @@ IndexShape shape_of(const jpeg_decompress_struct &jpeg, std::span<const uint8_t>
 }
 
 } // namespace
-
-void replace_decode_mcu(jpeg_decompress_struct &jpeg, DecodeMcu decode_mcu) {
-    reinterpret_cast<LibjpegEntropyDecoder *>(jpeg.entropy)->decode_mcu = decode_mcu;
-}
 
 bool EntropyDecoder::install(jpeg_decompress_struct &jpeg, int first_column, int last_column,
                              std::span<const uint8_t> file, const StoredIndex &index) {

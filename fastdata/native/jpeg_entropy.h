@@ -1,4 +1,4 @@
-// Puts the Huffman decoder of huffman.h in the place of libjpeg's, for the scans it can do.
+// Decodes scans by the Huffman decoder of huffman.h; jpeg_hook.h puts it in the place of libjpeg's.
 #pragma once
 
 #include "huffman.h"
@@ -67,9 +67,5 @@ class EntropyDecoder {
     bool has_index_ = false;
     int64_t next_mcu_ = 0; // that the reader would read, counted through all rows
 };
-
-// What libjpeg calls; the decoder's owner, found by client_data, supplies it.
-using DecodeMcu = boolean (*)(j_decompress_ptr, JBLOCKROW *);
-void replace_decode_mcu(jpeg_decompress_struct &jpeg, DecodeMcu decode_mcu);
 
 } // namespace fastdata

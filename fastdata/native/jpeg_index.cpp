@@ -41,6 +41,8 @@ bool JpegIndex::open(const StoredIndex &given, const IndexShape &shape) {
     const std::span<const uint8_t> checked = stored.first(stored.size() - kCrcBytes);
     step_ = half(12);
     const int components = half(14);
+    if (components < 1 || components > kMostIndexed)
+        return false;
     if (step_ == 0 || half(8) != shape.columns || half(10) != shape.rows || components != shape.components ||
         number_at(head, 4) != shape.scan_begin || shape.file.size() >= kMostBytes)
         return false;

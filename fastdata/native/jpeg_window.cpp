@@ -1,5 +1,6 @@
 #include "jpeg_window.h"
 
+#include "jpeg_hook.h"
 #include "jpeg_state.h"
 
 #include <algorithm>
@@ -254,6 +255,9 @@ void JpegDecoder::read_window(const Box &window, RowSink *sink) {
 
 void JpegDecoder::read_window_by_libjpeg(const Box &window) {
     jpeg_decompress_struct &jpeg = state_->jpeg;
+    const bool replaces = has_one_scan() && replaces_decode_mcu();
+    if (state_->is_record && !replaces)
+        state_->stop(FD_UNSUPPORTED); // libjpeg has no data to decode
 #if JPEG_LIB_VERSION >= 70
     const int scaled_block = jpeg.min_DCT_v_scaled_size;
 #else
@@ -267,7 +271,7 @@ void JpegDecoder::read_window_by_libjpeg(const Box &window) {
         jpeg_crop_scanline(&jpeg, &left, &width); // moves left to the edge of an iMCU
     else
         left = 0;
-    if (has_one_scan()) {
+    if (replaces) {
         // In a scan of one component an MCU is one block, whatever its sampling factors.
         const int mcu_width = (jpeg.comps_in_scan == 1 ? 1 : jpeg.max_h_samp_factor) * scaled_block;
         const int last = (static_cast<int>(left + width) - 1) / mcu_width;
@@ -296,7 +300,7 @@ void JpegDecoder::read_window_by_libjpeg(const Box &window) {
         if (jpeg_read_scanlines(&jpeg, rows, static_cast<JDIMENSION>(wanted)) == 0)
             state_->stop(FD_CORRUPT);
     }
-    if (has_one_scan())
+    if (replaces)
         finish_coefficients();
     const Rows all = {pixels, stride, static_cast<int>(jpeg.output_width), window.bottom - top};
     const int shift = static_cast<int>(left);

@@ -53,6 +53,8 @@ fd_status NpyDecoder::open(std::span<const uint8_t> data, int64_t most_pixels) {
         return FD_UNSUPPORTED;
     if (width * height > most_pixels)
         return FD_LIMIT;
+    if (width * height > kMostPixels)
+        return FD_UNSUPPORTED;
     rgb_ = data.subspan(kPreambleBytes + length);
     if (static_cast<int64_t>(rgb_.size()) != width * height * 3)
         return FD_CORRUPT;

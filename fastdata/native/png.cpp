@@ -251,6 +251,8 @@ fd_status PngDecoder::open(std::span<const uint8_t> data, int64_t most_pixels) {
     }
     if (int64_t{header_.width} * header_.height > most_pixels)
         return FD_LIMIT;
+    if (int64_t{header_.width} * header_.height > kMostPixels)
+        return FD_UNSUPPORTED;
     const bool needs_palette = header_.colour == kPalette;
     return parts_.empty() || (needs_palette && palette_.empty()) ? FD_CORRUPT : FD_OK;
 }

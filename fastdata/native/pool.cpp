@@ -12,12 +12,34 @@
 #include <process.h>
 #define getpid _getpid
 #else
+#include <csignal>
 #include <pthread.h>
 #include <unistd.h>
 #endif
 
 namespace fastdata {
 namespace {
+
+// While it lives, threads that are started get none of the process's signals: handlers are the program's, in its own
+// threads.  What a thread itself causes, such as an access to bad memory, is delivered to it all the same.
+class SignalsBlocked {
+#if !defined(_WIN32)
+  public:
+    SignalsBlocked() {
+        sigset_t all;
+        sigfillset(&all);
+        for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
+            sigdelset(&all, own);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    SignalsBlocked(const SignalsBlocked &) = delete;
+    SignalsBlocked &operator=(const SignalsBlocked &) = delete;
+
+  private:
+    sigset_t before_;
+#endif
+};
 
 struct Call {
     int64_t count;
@@ -48,6 +70,7 @@ struct Pool::Shared {
     // Expects the mutex to be held.
     void start(int count) {
         threads.reserve(static_cast<size_t>(count));
+        [[maybe_unused]] const SignalsBlocked blocked;
         try {
             while (static_cast<int>(threads.size()) < count)
                 threads.emplace_back([this] { serve(); });
