@@ -8,6 +8,9 @@
 #if defined(FASTDATA_AVX2)
 #include <immintrin.h>
 #endif
+#if defined(FASTDATA_AVX2) || (defined(FASTDATA_NEON) && defined(__GNUC__))
+#define FASTDATA_BY_INSTRUCTION
+#endif
 
 namespace fastdata {
 namespace {
@@ -33,7 +36,7 @@ uint32_t by_table(uint32_t crc, std::span<const uint8_t> data) {
     return crc;
 }
 
-#if defined(FASTDATA_AVX2)
+#if defined(FASTDATA_BY_INSTRUCTION)
 
 constexpr size_t kStretch = 1024; // bytes of each of three chains, since one instruction waits for the one before
 
@@ -63,35 +66,51 @@ uint32_t shifted(const Shift &shift, uint32_t crc) {
 
 uint64_t load(const uint8_t *from) {
     uint64_t word;
-    std::memcpy(&word, from, sizeof word);
+    std::memcpy(&word, from, sizeof word); // little-endian, as all processors that this is built for
     return word;
 }
 
-__attribute__((target("sse4.2,crc32"))) uint32_t by_instruction(uint32_t crc, std::span<const uint8_t> data) {
-    while (data.size() >= 3 * kStretch) {
-        uint64_t first = crc, second = 0, third = 0;
-        for (size_t at = 0; at < kStretch; at += sizeof(uint64_t)) {
-            first = _mm_crc32_u64(first, load(data.data() + at));
-            second = _mm_crc32_u64(second, load(data.data() + kStretch + at));
-            third = _mm_crc32_u64(third, load(data.data() + 2 * kStretch + at));
-        }
-        const uint32_t two = shifted(kShift, static_cast<uint32_t>(first)) ^ static_cast<uint32_t>(second);
-        crc = shifted(kShift, two) ^ static_cast<uint32_t>(third);
-        data = data.subspan(3 * kStretch);
-    }
-    for (; data.size() >= sizeof(uint64_t); data = data.subspan(sizeof(uint64_t)))
-        crc = static_cast<uint32_t>(_mm_crc32_u64(crc, load(data.data())));
-    return by_table(crc, data);
+#if defined(FASTDATA_AVX2)
+#define FASTDATA_HAS_CRC __attribute__((target("sse4.2,crc32")))
+
+FASTDATA_HAS_CRC uint32_t with_word(uint32_t crc, uint64_t word) {
+    return static_cast<uint32_t>(_mm_crc32_u64(crc, word));
 }
 
 const bool kHasInstruction = has_sse42();
+#else
+#define FASTDATA_HAS_CRC
+
+uint32_t with_word(uint32_t crc, uint64_t word) {
+    __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(crc) : "r"(word));
+    return crc;
+}
+
+const bool kHasInstruction = has_crc32();
+#endif
+
+FASTDATA_HAS_CRC uint32_t by_instruction(uint32_t crc, std::span<const uint8_t> data) {
+    while (data.size() >= 3 * kStretch) {
+        uint32_t first = crc, second = 0, third = 0;
+        for (size_t at = 0; at < kStretch; at += sizeof(uint64_t)) {
+            first = with_word(first, load(data.data() + at));
+            second = with_word(second, load(data.data() + kStretch + at));
+            third = with_word(third, load(data.data() + 2 * kStretch + at));
+        }
+        crc = shifted(kShift, shifted(kShift, first) ^ second) ^ third;
+        data = data.subspan(3 * kStretch);
+    }
+    for (; data.size() >= sizeof(uint64_t); data = data.subspan(sizeof(uint64_t)))
+        crc = with_word(crc, load(data.data()));
+    return by_table(crc, data);
+}
 
 #endif
 
 } // namespace
 
 uint32_t crc32c(std::span<const uint8_t> data) {
-#if defined(FASTDATA_AVX2)
+#if defined(FASTDATA_BY_INSTRUCTION)
     if (kHasInstruction)
         return ~by_instruction(~uint32_t{0}, data);
 #endif

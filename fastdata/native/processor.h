@@ -32,3 +32,26 @@ inline bool has_avx2_and_fma() {
 } // namespace fastdata
 
 #endif
+
+#if defined(FASTDATA_NEON)
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+namespace fastdata {
+
+// Instructions for checksums, which all processors have since ARMv8.1.
+inline bool has_crc32() {
+#if defined(__linux__)
+    constexpr unsigned long kCrc32 = 1 << 7; // HWCAP_CRC32
+    return (getauxval(AT_HWCAP) & kCrc32) != 0;
+#elif defined(__APPLE__)
+    return true;
+#else
+    return false;
+#endif
+}
+
+} // namespace fastdata
+
+#endif

@@ -174,7 +174,7 @@ def test_damage_is_judged_as_pillow_judges_it(at: int, change: int, cut: bool) -
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    header = struct.pack(">IIBBBBB", 1 << 30, 1 << 30, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", 1 << 19, 1 << 19, 8, 2, 0, 0, 0)
     bomb = joined([(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")])
     with pytest.raises(AssertionError, match="limit"):
         decode(bomb, view_of((0, 0, 8, 8)))
