@@ -20,7 +20,7 @@ import pytest
 from core_alone import view_of
 
 from fastdata import native
-from fastdata.loaders import create_backend, resample
+from fastdata.loaders import resample
 from fastdata.native import abi
 from fastdata.tables import Format, Recipes, addresses
 from fastdata.views.view import windows_of
@@ -86,31 +86,37 @@ def test_sizes_whose_bytes_cannot_be_counted_are_left_to_pillow(side: int) -> No
     assert core.fill(recipes, options=limits).statuses[0] == native.Status.UNSUPPORTED
 
 
+PROGRAM = """
+import sys
+from pathlib import Path
+import numpy as np
+from fastdata.loaders import create_backend
+from fastdata.tables import Format, Recipes, addresses
+from fastdata.views.view import View, windows_of
+
+def tasks():
+    return set(Path("/proc/self/task").iterdir())
+
+out = np.zeros((2, 40, 40, 3), np.uint8)
+views, places = windows_of([View.whole(40, 40)] * 2), addresses(out.ctypes.data, out.strides[0], 2)
+recipes = Recipes(paths=[sys.argv[1]] * 2, windows=views, format=Format(), out=places)
+filler, before = create_backend("native").filler(threads=2), tasks()
+assert not filler.fill(recipes).refused
+for task in tasks() - before:
+    print(*(line.split()[1] for line in (task / "status").read_text().splitlines() if line.startswith("SigBlk")))
+"""
+
+
 @LINUX
 def test_threads_of_the_core_get_none_of_the_programs_signals(tmp_path: Path) -> None:
-    def tasks() -> set[Path]:
-        return set(Path("/proc/self/task").iterdir())
-
-    before, filler = tasks(), create_backend("native").filler(threads=2)
-    try:
-        (tmp_path / "a.jpg").write_bytes(images.jpeg(40, 40))
-        out = np.zeros((2, 10, 10, 3), np.uint8)
-        recipes = Recipes(
-            paths=[str(tmp_path / "a.jpg")] * 2,
-            windows=windows_of([view_of((0, 0, 10, 10))] * 2),
-            format=Format(),
-            out=addresses(out.ctypes.data, out.strides[0], 2),
-        )
-        assert not filler.fill(recipes).refused
-        own = tasks() - before
-        assert own
-        for task in own:
-            (blocked,) = (line.split()[1] for line in (task / "status").read_text().splitlines() if "SigBlk" in line)
-            bits = {number for number in range(1, 32) if int(blocked, 16) >> (number - 1) & 1}
-            assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM} <= bits
-            assert not {signal.SIGSEGV, signal.SIGBUS} & bits
-    finally:
-        filler.close()
+    (tmp_path / "a.jpg").write_bytes(images.jpeg(40, 40))
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "a.jpg")]
+    masks = [int(mask, 16) for mask in subprocess.check_output(command, text=True).split()]
+    assert len(masks) == 2
+    for mask in masks:
+        blocked = {number for number in range(1, 32) if mask >> (number - 1) & 1}
+        assert {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM} <= blocked
+        assert not {signal.SIGSEGV, signal.SIGBUS} & blocked
 
 
 @pytest.mark.slow
