@@ -113,7 +113,8 @@ enum fd_effect_kind {
     FD_TENSOR_HUE = 25, /* values[1]: share of the circle, -0.5 to 0.5 */
     FD_TENSOR_SHARPNESS = 26,
     FD_TENSOR_GREY = 27,
-    FD_TENSOR_AUTOCONTRAST = 28
+    FD_TENSOR_AUTOCONTRAST = 28,
+    FD_EFFECT_KINDS = 29 /* how many there are; others are FD_BAD_REQUEST */
 };
 
 typedef struct {
