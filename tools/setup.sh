@@ -56,7 +56,7 @@ has_deflate_headers || install_system_package libdeflate-dev || without_native "
 
 # ---- the virtual environment, updated only when what it is made from has changed
 
-stamp="$("$PYTHON" -V) $EXTRA ${FASTDATA_WITH:-} $({ cat pyproject.toml fastdata/native/*.* && find fastdata -name '*.py' | sort; } | cksum)"
+stamp="$("$PYTHON" -V) $EXTRA ${FASTDATA_WITH:-} $({ cat pyproject.toml fastdata/native/*.txt fastdata/native/*.h fastdata/native/*/*.* && find fastdata -name '*.py' | sort; } | cksum)"
 if [ ! -x .venv/bin/python ] || [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then
     echo "setup: installing into .venv (a few minutes the first time)"
     [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv

@@ -21,7 +21,7 @@ PYTEST=(.venv/bin/python -m pytest --numprocesses 3 --dist worksteal)
 
 .venv/bin/ruff format --check fastdata tests tools benchmarks examples
 .venv/bin/ruff check fastdata tests tools benchmarks examples
-.venv/bin/clang-format --dry-run --Werror fastdata/native/*.cpp fastdata/native/*.h
+.venv/bin/clang-format --dry-run --Werror fastdata/native/*.h fastdata/native/*/*.cpp fastdata/native/*/*.h
 .venv/bin/mypy
 
 case "$*" in

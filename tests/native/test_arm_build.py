@@ -15,7 +15,7 @@ import pytest
 SOURCES = Path(__file__).parents[2] / "fastdata" / "native"
 EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
 MAIN = """
-#include "crc32c.h"
+#include "base/crc32c.h"
 #include <cstdio>
 #include <vector>
 int main() {
@@ -34,7 +34,7 @@ def test_checksums_by_instructions(tmp_path: Path) -> None:
     (tmp_path / "main.cpp").write_text(MAIN)
     compiler = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-musl", "-std=c++20", "-O2", "-static"]
     options = ["-DFASTDATA_NEON", "-Wall", "-Werror", f"-I{SOURCES}", "-o", str(tmp_path / "sums")]
-    files = [str(SOURCES / "crc32c.cpp"), str(tmp_path / "main.cpp")]
+    files = [str(SOURCES / "base" / "crc32c.cpp"), str(tmp_path / "main.cpp")]
     done = subprocess.run([*compiler, *options, *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     data = np.random.default_rng(0).bytes(40_000)

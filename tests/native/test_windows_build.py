@@ -15,13 +15,13 @@ SOURCES = Path(fastdata.__file__).parent / "native"
 
 
 def test_only_these_files_differ() -> None:
-    differing = {path.name for path in SOURCES.glob("*.cpp") if "_WIN32" in path.read_text()}
+    differing = {path.name for path in SOURCES.rglob("*.cpp") if "_WIN32" in path.read_text()}
     assert differing == {"files.cpp", "pool.cpp"}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
-@pytest.mark.parametrize("name", ["files.cpp", "pool.cpp"])
+@pytest.mark.parametrize("name", ["batch/files.cpp", "batch/pool.cpp"])
 def test_it_compiles(name: str, tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -31,6 +31,7 @@ def test_it_compiles(name: str, tmp_path: Path) -> None:
         "-target",
         "x86_64-windows-gnu",
         "-std=c++20",
+        f"-I{SOURCES}",
         "-Wall",
         "-Werror",
     ]
