@@ -28,6 +28,10 @@ struct fd_pool {
 };
 
 namespace {
+// Not inside of the functions that use them: Windows cannot have them there, in functions that others may call.
+thread_local Buffer scratch;
+thread_local std::vector<uint8_t> restored;
+
 Pool *inside(fd_pool *pool) {
     return pool != nullptr ? &pool->pool : nullptr;
 }
@@ -148,9 +152,8 @@ int32_t fd_warp(const uint8_t *rgb, int32_t width, int32_t height, const fd_effe
         if (rgb == nullptr || out == nullptr || std::min({width, height, out_width, out_height}) <= 0 || !moves ||
             !is_valid(*effect))
             return FD_BAD_REQUEST;
-        static thread_local Buffer memory;
         const size_t row_bytes = static_cast<size_t>(out_width) * kPixelBytes;
-        uint8_t *const pixels = memory.take(row_bytes * static_cast<size_t>(out_height)).data();
+        uint8_t *const pixels = scratch.take(row_bytes * static_cast<size_t>(out_height)).data();
         const Rows from = unpacked({rgb, static_cast<ptrdiff_t>(width) * 3, width, height});
         warp(*effect, from.first, width, height, {pixels, out_width, out_height});
         for (int y = 0; y < out_height; ++y, out += static_cast<ptrdiff_t>(out_width) * 3)
@@ -208,7 +211,6 @@ int32_t fd_unpack(const uint8_t *data, int64_t data_bytes, const fd_options *opt
                   uint8_t **record, int64_t *record_bytes) {
     return made_of(data, data_bytes, options, record, record_bytes,
                    [restorable](JpegDecoder &decoder, const auto &open, std::span<const uint8_t> file, auto &made) {
-                       static thread_local std::vector<uint8_t> restored;
                        for (const int padding : {1, 0}) {
                            fd_status status = open(file);
                            if (status == FD_OK)

@@ -8,6 +8,10 @@
 
 #if defined(_WIN32)
 #include <io.h>
+#include <vector>
+#define NOMINMAX
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
 #else
 #include <unistd.h>
 #endif
@@ -19,11 +23,29 @@ constexpr int64_t kMostAtOnce = int64_t{1} << 30;
 constexpr int64_t kMuch = int64_t{16} << 20, kHeadBytes = 4096; // as in system/files.py
 
 #if defined(_WIN32)
+// path: UTF-8, as Python encodes paths.
 int open_file(const char *path) {
-    return _open(path, _O_RDONLY | _O_BINARY);
+    const int length = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
+    if (length <= 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    std::vector<wchar_t> wide(static_cast<size_t>(length));
+    MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, wide.data(), length);
+    return _wopen(wide.data(), _O_RDONLY | _O_BINARY);
 }
 FileReader::State state_of(int file) {
-    return {_filelengthi64(file), -1};
+    constexpr int64_t kFrom1601To1970 = 116'444'736'000'000'000; // in units of 100 ns
+    FILETIME modified;
+    const auto handle = reinterpret_cast<HANDLE>(_get_osfhandle(file));
+    if (GetFileType(handle) != FILE_TYPE_DISK) {
+        errno = ESPIPE;
+        return {};
+    }
+    if (GetFileTime(handle, nullptr, nullptr, &modified) == 0)
+        return {_filelengthi64(file), -1};
+    const auto since_1601 = static_cast<int64_t>(uint64_t{modified.dwHighDateTime} << 32 | modified.dwLowDateTime);
+    return {_filelengthi64(file), (since_1601 - kFrom1601To1970) * 100};
 }
 int64_t read_at(int file, uint8_t *to, int64_t bytes, int64_t offset) {
     if (_lseeki64(file, offset, SEEK_SET) < 0)

@@ -126,7 +126,9 @@ fd_status JpegDecoder::open_guarded(std::span<const uint8_t> data, const JpegLim
     jpeg_decompress_struct &jpeg = state_->jpeg;
     if (data.size() < 4 || data[0] != 0xFF || data[1] != 0xD8)
         return FD_UNSUPPORTED;
-    jpeg.mem->max_memory_to_use = static_cast<long>(limits.memory_bytes);
+    if (!is_countable(data))
+        return FD_UNSUPPORTED;
+    jpeg.mem->max_memory_to_use = limits.memory();
     jpeg_mem_src(&jpeg, data.data(), static_cast<unsigned long>(data.size()));
     if (jpeg_read_header(&jpeg, TRUE) != JPEG_HEADER_OK)
         return FD_UNSUPPORTED;

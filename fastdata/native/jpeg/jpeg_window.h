@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <cstdio> // jpeglib.h needs it
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,7 +20,15 @@ struct JpegLimits {
     int64_t pixels;
     int64_t memory_bytes;
     int scans;
+
+    // As libjpeg takes it: a long, which has 32 bits on Windows, where 4 GiB would become 0: no limit.
+    long memory() const { return static_cast<long>(std::min(memory_bytes, int64_t{std::numeric_limits<long>::max()})); }
 };
+
+// True for data that libjpeg can be given, which counts its bytes in a long, too.
+inline bool is_countable(std::span<const uint8_t> data) {
+    return uint64_t{data.size()} <= uint64_t{std::numeric_limits<unsigned long>::max()};
+}
 
 // One decoder, used for image after image by one thread.
 //

@@ -82,7 +82,9 @@ bool is_supported(const jpeg_decompress_struct &jpeg) {
 fd_status run(Job &job, std::span<const uint8_t> data, const JpegLimits &limits, int restart_rows) {
     jpeg_create_decompress(&job.from);
     jpeg_create_compress(&job.to);
-    job.from.mem->max_memory_to_use = job.to.mem->max_memory_to_use = static_cast<long>(limits.memory_bytes);
+    if (!is_countable(data))
+        return FD_UNSUPPORTED;
+    job.from.mem->max_memory_to_use = job.to.mem->max_memory_to_use = limits.memory();
     jpeg_mem_src(&job.from, data.data(), static_cast<unsigned long>(data.size()));
     if (jpeg_read_header(&job.from, TRUE) != JPEG_HEADER_OK || !is_supported(job.from))
         return FD_UNSUPPORTED;
