@@ -11,10 +11,20 @@ import numpy.typing as npt
 
 from fastdata.tables import EFFECT, EffectKind, EffectTable
 
-__all__ = ["FILTERS", "Matrix", "has_fill", "nothing", "one_effect", "put", "rotate", "rotation", "warp"]
+__all__ = ["FILTERS", "Matrix", "has_fill", "keeps_info", "nothing", "one_effect", "put", "rotate", "rotation", "warp"]
 
 Matrix: TypeAlias = tuple[float, float, float, float, float, float]
 
+# ImageEnhance blends with a new image; torchvision's functions go through channels, arrays or tensors.
+_ON_NEW_IMAGES = (
+    EffectKind.BRIGHTNESS,
+    EffectKind.CONTRAST,
+    EffectKind.HUE,
+    EffectKind.GREY,
+    EffectKind.BLUR,
+    EffectKind.PERMUTE,
+    EffectKind.MIX_BEGIN,
+)
 _NO_FILL = -0.0  # is black for everybody, and can be told from 0
 FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 
@@ -29,6 +39,11 @@ def one_effect(kind: EffectKind, *values: float) -> EffectTable:
     table = nothing(1, 1)
     table["kind"], table["values"][..., : len(values)] = kind, values
     return table
+
+
+def keeps_info(effects: EffectTable) -> bool:
+    """True if Pillow and torchvision leave an image its metadata, as none of the effects is done on a new image."""
+    return not np.isin(effects["kind"], _ON_NEW_IMAGES).any()
 
 
 def put(table: EffectTable, rows: npt.NDArray[Any], step: Any, kind: EffectKind, *values: Any) -> None:

@@ -6,7 +6,7 @@ a new transform, another size in it, other samples or indices of a Subset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from fastdata.dataloader.map_style import Samples
 from fastdata.dataloader.record import EpochRecord
@@ -18,6 +18,7 @@ from fastdata.pipeline.collate import is_known_collation
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import Job
 from fastdata.pipeline.resources import EpochResources
+from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource, NotASource
 from fastdata.sources.recognise import has_target_transform, makes_samples, recognise
 from fastdata.sources.samples import samples_of
@@ -61,7 +62,7 @@ class LiveJobs:
                 self._close_resources()
                 route = find_route(self._samples.arguments)
                 self._take(route, None if route.plan is None else self._open_resources(route))
-            if self._resources is not None:
+            if self._resources is not None and self._has_images(indices):
                 yield ImageBatch(self._resources, number, indices, occurrences)
             else:
                 yield FetchedBatch(*self._dataset_code(), SampleOrder(number, indices, occurrences, self._key))
@@ -83,6 +84,13 @@ class LiveJobs:
         resources, self._resources = self._resources, None
         if resources is not None:
             resources.close(ended)
+
+    def _has_images(self, indices: Sequence[int]) -> bool:
+        """True unless images of a list, which the loop may have exchanged, are no longer alike."""
+        try:
+            return not isinstance(self._source, ArraySource) or self._source.holds(indices)
+        except (LookupError, TypeError):  # of an index, which is met again
+            return True
 
     def _is_as_it_was(self) -> bool:
         """True if the route is still the right one; costs some microseconds."""

@@ -16,7 +16,7 @@ from fastdata.lazy.places import FusedTransforms
 from fastdata.loaders import native_problem
 from fastdata.patches.originals import replaced_function
 from fastdata.pipeline.collate import is_known_collation, is_timms, stacks_images
-from fastdata.sources.arrays import ArraySource
+from fastdata.sources.arrays import ArraySource, look_again
 from fastdata.sources.protocol import ADVICE_SOURCE, ImageSource, NotASource
 from fastdata.sources.recognise import has_target_transform, makes_samples, recognise
 from fastdata.sources.samples import samples_of
@@ -113,6 +113,7 @@ def _pipeline_route(loader: LoaderArguments) -> Route:
     """Returns the route through the image pipeline; a route without plan, with the reason, if that cannot be taken."""
     if problem := _asks_for_processes(loader):
         return Route(reason=problem[0], advice=problem[1])
+    look_again()
     try:
         source = recognise(loader.dataset)
     except NotASource as error:

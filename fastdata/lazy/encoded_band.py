@@ -24,7 +24,8 @@ class Band(Image, metaclass=StandsForPillows):
 
     def __init__(self, whole: Image, number: int) -> None:
         super().__init__()
-        self._whole, self._number = whole, number
+        self._whole: Image | None = whole
+        self._number = number
         self._size, self.info = whole.size, copy_of_info(whole.info)
         setattr(self, MODE, "L")
 
@@ -35,7 +36,8 @@ class Band(Image, metaclass=StandsForPillows):
 
     def _get_pixels(self) -> Any:
         if self._pixels is None:
-            self._pixels = self._whole.getchannel(self._number).im
+            self._pixels = self._whole.getchannel(self._number).im  # type: ignore[union-attr]
+            self._whole = None
         return self._pixels
 
     def _set_pixels(self, pixels: Any) -> None:

@@ -126,18 +126,16 @@ class EncodedImage(Image, metaclass=StandsForPillows):
 
         Args:
             effects: the effects, (1, any number).
-            view: a view of the image, before them; None leaves it as it is.
-            keeps_info: the result has the image's metadata.
+            view: a view of the whole image, before them; None leaves it as it is.
+            keeps_info: the result has the image's metadata, unless it has a border.
         """
-        if view is not None:
-            if self.pending_through(view) is None:
-                return None
-            made = EncodedImage(self._source, view, "RGB", info={})
-        else:
-            if self.pending_view is None:
-                return None
-            made = self._again(self._seen)  # type: ignore[arg-type]
-            made._info = made._info if keeps_info else {}
+        if (self.pending_view if view is None else self.pending_through(view)) is None:
+            return None
+        seen = self._seen if view is None else view
+        assert seen is not None
+        made = self._again(seen)
+        if not keeps_info or seen.reaches_out:
+            made._info = {}
         before = made._effects
         made._effects = effects if before is None else np.concatenate([before, effects], axis=1)
         return made

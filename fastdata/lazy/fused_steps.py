@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from fastdata.augment.effects import keeps_info
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import After, decode_source
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending
@@ -113,7 +114,8 @@ class Fused:
             return self._seen_through(image, view, draw)
         if self._stays_an_image and hasattr(image, "augmented"):
             effects = self._effects(self._finish(draw.key), draw)
-            if effects is not None and (made := image.augmented(effects, view)) is not None:
+            keeps = effects is not None and keeps_info(effects)
+            if effects is not None and (made := image.augmented(effects, view, keeps_info=keeps)) is not None:
                 return made
         return self._seen_now(image, view, draw)
 
@@ -198,20 +200,26 @@ class Fused:
     def _seen_now(self, image: Any, view: View, draw: Draw) -> Any:
         """Applies a plan with steps that cannot be left to a batch's decoding: the image is decoded now."""
         seen = image.pending_through(view) if hasattr(image, "pending_through") else None
-        return self._finished(
-            decode_source(*seen) if seen is not None else self._pixels(pillow.apply_view(image, view)), draw
-        )
+        pixels = decode_source(*seen) if seen is not None else self._pixels(pillow.apply_view(image, view))
+        return self._finished(pixels, draw, None if view.reaches_out else image)
 
-    def _finished(self, pixels: Pixels, draw: Draw) -> Any:
-        """Applies the plan's steps after its first crops to pixels, which may be changed in place."""
+    def _finished(self, pixels: Pixels, draw: Draw, image: Any = None) -> Any:
+        """Applies the plan's steps after its first crops to pixels, which may be changed in place.
+
+        `image` has the metadata of an image of Pillow's that they are made into, if the steps keep it.
+        """
         size = self._repeated_size(pixels) if self._plan.size is None and not self._plan.later else None
         plan, finish, sample = self._plan, self._finish(draw.key, size), ([draw.index], [draw.occurrence])
         given = None if draw.given is None else [draw.given]
-        (augmented,) = finish.augmented([pixels], *sample, self._effects(finish, draw), given)
+        keeps: list[bool] = []
+        (augmented,) = finish.augmented([pixels], *sample, self._effects(finish, draw), given, keeps)
         if isinstance(augmented, ValueError):
             raise augmented
         if plan.output is Output.PIL:
-            return pillow.from_pixels(augmented)
+            made = pillow.from_pixels(augmented)
+            if image is not None and all(keeps):
+                made.info = image.info.copy()
+            return made
         if plan.output is Output.NUMPY:
             return as_numpy(augmented)
         (erased,) = finish.erased(*sample, given)

@@ -57,8 +57,8 @@ def _effect_of(filter: Any) -> EffectTable | None:  # noqa: A002 - Pillow's name
     """The core's effect for a filter of Pillow's: GaussianBlur, and SMOOTH, with which ImageEnhance sharpens."""
     if filter is ImageFilter.SMOOTH or type(filter) is ImageFilter.SMOOTH:
         return one_effect(EffectKind.SHARPNESS, 0.0)
-    radius = filter.radius if type(filter) is ImageFilter.GaussianBlur else None
-    if isinstance(radius, int | float) and 0 < radius < _MOST_RADIUS:
+    radius: Any = filter.radius if type(filter) is ImageFilter.GaussianBlur else None
+    if type(radius) in (int, float) and 0 < radius < _MOST_RADIUS:
         return one_effect(EffectKind.BOX_BLUR, radius)
     return None
 

@@ -167,7 +167,16 @@ class CRecipes(ctypes.Structure):
     ]
 
 
-_STRUCTS = CFormat, COptions, CIndexes, CViews, COp, CGeometry, CArray, CRecipes  # each named by its docstring
+_STRUCTS = {
+    "fd_format": CFormat,
+    "fd_options": COptions,
+    "fd_indexes": CIndexes,
+    "fd_views": CViews,
+    "fd_op": COp,
+    "fd_geometry": CGeometry,
+    "fd_array": CArray,
+    "fd_recipes": CRecipes,
+}
 
 
 def open_library() -> ctypes.CDLL:
@@ -196,16 +205,16 @@ def open_library() -> ctypes.CDLL:
 def _layouts() -> dict[str, list[int]]:
     """Size and offsets of the members of each struct, as they are here."""
     found = {}
-    for struct in _STRUCTS:
+    for name, struct in _STRUCTS.items():
         offsets = [getattr(struct, field[0]).offset for field in struct._fields_]
-        found[str(struct.__doc__).rstrip(".")] = [ctypes.sizeof(struct), *offsets]
+        found[name] = [ctypes.sizeof(struct), *offsets]
     fields: Any = EFFECT.fields
     return {**found, "fd_effect": [EFFECT.itemsize, *(offset for _, offset in fields.values())]}
 
 
 def _layout_in(library: ctypes.CDLL, name: str) -> list[int]:
     numbers = (_i32 * 64)()
-    return list(numbers[: library.fd_layout(name.encode(), numbers, len(numbers))])
+    return list(numbers[: library.fd_struct_layout(name.encode(), numbers, len(numbers))])
 
 
 def _find() -> Path:
@@ -227,7 +236,7 @@ def _declare(library: ctypes.CDLL) -> None:
     pointer, i32, i64 = _pointer, _i32, _i64
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "fd_description": (ctypes.c_char_p, []),
-        "fd_layout": (i32, [ctypes.c_char_p, pointer, i32]),
+        "fd_struct_layout": (i32, [ctypes.c_char_p, pointer, i32]),
         "fd_features": (i32, []),
         "fd_kernels": (ctypes.c_char_p, []),
         "fd_choose_kernels": (i32, [ctypes.c_char_p]),

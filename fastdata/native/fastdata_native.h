@@ -246,7 +246,7 @@ FD_API int32_t fd_abi_version(void);
 
 /* Size and offsets of members, in order, of the struct of a name: at most `most` numbers.  Returns how many there are;
  * 0 for another name.  Whoever repeats the structs in another language compares. */
-FD_API int32_t fd_layout(const char *name, int32_t *numbers, int32_t most);
+FD_API int32_t fd_struct_layout(const char *name, int32_t *numbers, int32_t most);
 
 /* For people: the libraries in use, and the instruction set chosen at run time. */
 FD_API const char *fd_description(void);

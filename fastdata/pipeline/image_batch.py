@@ -50,6 +50,7 @@ class ImageBatch:
         self, resources: EpochResources, number: int, indices: Sequence[int], occurrences: Sequence[int]
     ) -> None:
         self._resources, self._config, self._number = resources, resources.config, number
+        self._asked = list(indices)  # as the sampler gives them, since samples may hold them
         self._indices, self._occurrences = list(map(operator.index, indices)), list(occurrences)
         count = len(self._indices)
         in_place = self._config.fills_batch and resources.batch_decoder is None
@@ -161,10 +162,10 @@ class ImageBatch:
 
     def _read_targets_of(self, good: npt.NDArray[np.bool_]) -> None:
         if good.all():
-            self._targets[:] = read_targets(self._config.source, self._indices)
+            self._targets[:] = read_targets(self._config.source, self._asked)
             return
         for position in np.flatnonzero(good).tolist():
-            self._targets[position] = self._config.source.read_target(self._indices[position])
+            self._targets[position] = self._config.source.read_target(self._asked[position])
 
     # ---- some samples in one task
 

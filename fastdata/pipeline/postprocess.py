@@ -13,6 +13,7 @@ import torch
 
 from fastdata.augment.base import Parameters
 from fastdata.augment.batch_program import BatchProgram, Operation
+from fastdata.augment.effects import keeps_info
 from fastdata.augment.ops import normalise
 from fastdata.loaders.backend import Pixels
 from fastdata.native import load
@@ -114,24 +115,30 @@ class Finish:
         occurrences: Sequence[int],
         effects: EffectTable | None = None,
         given: Sequence[Given | None] | None = None,
+        keeps: list[bool] | None = None,
     ) -> list[Pixels | ValueError]:
         """Applies the fused steps after the first view to the RGB pixels of N images, which may be changed in place.
 
         An image in which a later crop does not fit is replaced by torchvision's error.  `effects` are those of the
-        samples, if they have been drawn already; `given` are the numbers for them.
+        samples, if they have been drawn already; `given` are the numbers for them.  `keeps` gets entries that are False
+        where a step takes an image's metadata away.
         """
         if not self.plan.in_one_pass:
             numbers = given if given is not None else [None] * len(images)
-            return [self._staged(*each) for each in zip(images, indices, occurrences, numbers, strict=True)]
+            return [self._staged(*each, keeps) for each in zip(images, indices, occurrences, numbers, strict=True)]
         effects = self.effects(indices, occurrences, given) if effects is None else effects
         if effects is not None:
+            if keeps is not None:
+                keeps.append(keeps_info(effects))
             for row, pixels in enumerate(images):
                 load().convert(pixels, pixels.ctypes.data, Format(), effects[row : row + 1])
         return list(images)
 
-    def _staged(self, pixels: Pixels, index: int, occurrence: int, given: Given | None) -> Pixels | ValueError:
+    def _staged(
+        self, pixels: Pixels, index: int, occurrence: int, given: Given | None, keeps: list[bool] | None
+    ) -> Pixels | ValueError:
         try:
-            return stages(self.plan, pixels, index, occurrence, key=self.key, given=given)
+            return stages(self.plan, pixels, index, occurrence, key=self.key, given=given, keeps=keeps)
         except ValueError as error:
             return error
 

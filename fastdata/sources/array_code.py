@@ -48,68 +48,124 @@ _TORCHVISIONS = {
 def read_sample(dataset: Any) -> SampleCode | None:
     """Reads how a dataset makes its samples; returns None if it does anything that is not understood.
 
-    torchvision's classes are known by the name of their `__getitem__`, so torchvision is not imported.
+    torchvision's classes are known by the names of their functions, so torchvision is not imported.
     """
+    trace = _Trace()
     try:
-        returned = _sample_of(dataset, Place(), 0)
-        parts = returned.values() if isinstance(returned, dict) else returned
-        if not isinstance(returned, tuple | list | dict):
+        returned = _sample_of(dataset, Place(), trace)
+        parts = list(returned.values()) if isinstance(returned, dict) else returned
+        if not isinstance(parts, tuple | list) or len(parts) < 2:
             raise _NotUnderstood
         images = [at for at, part in enumerate(parts) if isinstance(part, ArrayImage)]
-        if len(images) != 1 or len(parts) < 2:
+        if len(images) != 1:
             raise _NotUnderstood
-        (at,) = images
         labels = tuple(_as_label(part) for part in parts if not isinstance(part, ArrayImage))
     except _NotUnderstood:
         return None
+    (at,) = images
     is_pair = at == 0 and len(parts) == 2 and not isinstance(returned, dict)
     form = None if is_pair else Form(at, tuple(returned) if isinstance(returned, dict) else None)
-    return SampleCode(list(parts)[at], labels, form)
+    code = SampleCode(parts[at], labels, form)
+    return code if trace.is_all_in(code) else None
 
 
 class _NotUnderstood(Exception):
     """Raised to stop the reading."""
 
 
+class _Trace:
+    """What was read of the code of one dataset, and of those inside of it: all of it must be in the sample.
+
+    What is looked up or called for nothing may raise an error, draw random numbers or count.
+    """
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self._rows: list[tuple[Attribute, Place]] = []
+        self._calls = 0
+
+    def note_row(self, of: Attribute, at: Place) -> None:
+        """Notes that a row was looked up."""
+        self._rows.append((of, at))
+
+    def note_call(self) -> None:
+        """Notes that a transform was called."""
+        self._calls += 1
+
+    def is_all_in(self, code: SampleCode) -> bool:
+        """True if a sample holds every row, and the result of every call."""
+        transforms = [label.transform for label in code.labels]
+        transforms.append(None if code.image.transform is None else code.image.transform.value)
+        is_called = self._calls == sum(each is not None for each in transforms)
+        return is_called and all(self._is_in(code, *row) for row in self._rows)
+
+    def _is_in(self, code: SampleCode, of: Attribute, at: Place) -> bool:
+        """True if a sample holds a row, was found by it, or the row is there wherever the image is."""
+        values = [code.image.row, *(label.value for label in code.labels)]
+        if any(isinstance(value, Row) and of == value.of and at == value.at for value in values):
+            return True
+        if any(_leads_through(value.at if isinstance(value, Row) else value, of, at) for value in values):
+            return True
+        is_as_long = type(of.value) in _LISTS and len(of.value) >= len(code.image.row.of.value)
+        return is_as_long and at == code.image.row.at
+
+
+def _leads_through(place: Place, of: Attribute, at: Place) -> bool:
+    """True if a place is found by looking up an attribute's row at another place."""
+    here, before = len(at.lists), place.lists[: len(at.lists)]
+    return before == at.lists and len(place.lists) > here and place.lists[here][0] is of.value
+
+
 def _as_label(value: Any) -> Label:
     if isinstance(value, Label):
         return value
-    if not isinstance(value, Row | Place):
+    if not isinstance(value, Place) and not (isinstance(value, Row) and not (value.moved or value.as_array)):
         raise _NotUnderstood
     return Label(value)
 
 
-def _sample_of(dataset: Any, at: Place, depth: int) -> Any:
-    """What a dataset's `__getitem__` returns for the sample at a place: symbolic values, which nothing was called for.
+def _sample_of(dataset: Any, at: Place, trace: _Trace) -> Any:
+    """Returns the symbolic value of the sample at a place, without calling anything.
 
-    These are `Place`, `Attribute`, `Row`, `ArrayImage`, `Label`, and tuples, lists and dictionaries of them.
+    Symbolic values are `Place`, `Attribute`, `Row`, `ArrayImage`, `Label`, and tuples, lists and dictionaries of them.
     """
-    if type(dataset) is Subset:
-        return _sample_of(dataset.dataset, at.through(dataset.indices), depth + 1)
-    cls = type(dataset)
-    if getattr(cls, "__getitems__", None) is not None:
+    if type(dataset) is Subset and "__getitems__" not in vars(dataset):
+        if not _may_be_indices(dataset.indices):
+            raise _NotUnderstood
+        return _sample_of(dataset.dataset, at.through(dataset.indices), trace)
+    if hasattr(dataset, "__getitems__"):  # as torch asks
         raise _NotUnderstood
-    return _returned(dataset, inspect.getattr_static(cls, "__getitem__", None), at, depth)
+    return _returned(dataset, inspect.getattr_static(type(dataset), "__getitem__", None), at, trace)
 
 
-def _returned(dataset: Any, function: Any, at: Place, depth: int) -> Any:
+def _returned(dataset: Any, function: Any, at: Place, trace: _Trace) -> Any:
     """What one function `__getitem__` returns, of a dataset's class or of one that it inherits from."""
-    known = _TORCHVISIONS.get((getattr(function, "__module__", ""), getattr(function, "__qualname__", "")))
+    if type(function) is not FunctionType:
+        raise _NotUnderstood
+    known = None if hasattr(function, "__wrapped__") else _TORCHVISIONS.get(name_of_function(function))
     if known is not None:
         axes, data, targets, as_int = known
         image = ArrayImage(Row(Attribute(dataset, data), at), axes, Attribute(dataset, "transform"))
         target = Row(Attribute(dataset, targets), at, as_int)
-        return image, Label(target, getattr(dataset, "target_transform", None))
+        called = getattr(dataset, "transform", None), getattr(dataset, "target_transform", None)
+        for row, transform in zip((image.row, target), called, strict=True):
+            trace.note_row(row.of, row.at)
+            if transform is not None:
+                trace.note_call()
+        return image, Label(target, called[1])
     plain_attributes = inspect.getattr_static(type(dataset), "__getattribute__", None) is object.__getattribute__
-    if type(function) is not FunctionType or not plain_attributes or depth > _DEEPEST:
-        raise _NotUnderstood
-    body = method_body(function)
+    trace.depth += 1
+    body = method_body(function) if plain_attributes and trace.depth <= _DEEPEST else None
     if body is None:
         raise _NotUnderstood
-    return _Reader(dataset, function, at, depth).run(body)
+    return _Reader(dataset, function, at, trace).run(body)
 
 
-@lru_cache(maxsize=64)
+def name_of_function(function: FunctionType) -> tuple[str, str]:
+    """The module in which a function was written, and its qualified name; decorators may copy others' to it."""
+    return str(function.__globals__.get("__name__")), function.__qualname__
+
+
 def method_body(function: FunctionType) -> list[ast.stmt] | None:
     """Returns the statements of a method with one argument besides `self`; None if they cannot be known.
 
@@ -117,11 +173,19 @@ def method_body(function: FunctionType) -> list[ast.stmt] | None:
     is not what runs.
     """
     code = function.__code__
-    plain = code.co_argcount == 2 and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    if not plain or code.co_kwonlyargcount or function.__defaults__ or set(code.co_freevars) - {"__class__"}:
+    flags = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+    if code.co_argcount != 2 or code.co_kwonlyargcount or code.co_flags & (flags | inspect.CO_ASYNC_GENERATOR):
         return None
+    if function.__defaults__ or set(code.co_freevars) - {"__class__"}:
+        return None
+    return _body_of(code)
+
+
+@lru_cache(maxsize=64)
+def _body_of(code: CodeType) -> list[ast.stmt] | None:
+    """The statements of a function's code, which is compared with its source code once."""
     try:
-        module = ast.parse("".join(inspect.findsource(function)[0]))
+        module = ast.parse("".join(inspect.findsource(code)[0]))
         if code not in _codes(compile(module, code.co_filename, "exec", dont_inherit=True)):
             return None
     except (OSError, TypeError, SyntaxError, ValueError):
@@ -143,8 +207,9 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 class _Reader:
     """Reads one `__getitem__` and tracks the symbolic value of each name."""
 
-    def __init__(self, dataset: Any, function: FunctionType, at: Place, depth: int) -> None:
-        self._dataset, self._function, self._depth = dataset, function, depth
+    def __init__(self, dataset: Any, function: FunctionType, at: Place, trace: _Trace) -> None:
+        self._dataset, self._function, self._trace = dataset, function, trace
+        self._locals = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
         self._self_name, index = function.__code__.co_varnames[:2]
         self._known: dict[str, Any] = {index: at}
 
@@ -183,7 +248,7 @@ class _Reader:
     def _holds(self, test: ast.expr) -> bool:
         """Evaluates `self.x is None`, `self.x is not None` or `self.x` with the attribute's current value.
 
-        Other tests are not understood, nor is `self.x` alone if its truth value may depend on its content.
+        Other tests are not understood, nor is `self.x` alone if a class of its own says whether it is true.
         """
         match test:
             case ast.Compare(value, [ast.IsNot() | ast.Is() as how], [ast.Constant(None)]):
@@ -191,9 +256,11 @@ class _Reader:
                 return is_none if isinstance(how, ast.Is) else not is_none
             case ast.Attribute():
                 value = self._attribute(test).value
-                if value is not None and (type(value).__module__ == "builtins" or hasattr(value, "__len__")):
+                if value is None or type(value) is bool:
+                    return bool(value)
+                if hasattr(type(value), "__bool__") or hasattr(type(value), "__len__"):
                     raise _NotUnderstood
-                return value is not None
+                return True
         raise _NotUnderstood
 
     # ---- expressions
@@ -224,17 +291,20 @@ class _Reader:
             case (dict(), ast.Constant(part)) if part in value:
                 return value[part]
             case (Attribute(), _):
-                at = self._read(place)
-                if isinstance(at, Row) and not at.moved and type(at.of.value) in _LISTS:
-                    at = at.at.through(at.of.value)  # a list of indices
-                if not isinstance(at, Place):
-                    raise _NotUnderstood
-                if is_list_of_images(value.value):
-                    return ArrayImage(Row(value, at), PILLOWS)
-                if type(value.value) in (*_LISTS, np.memmap):
-                    return Row(value, at)
-                return _sample_of(value.value, at, self._depth + 1)
+                return self._looked_up(value, self._read(place))
         raise _NotUnderstood
+
+    def _looked_up(self, attribute: Attribute, at: Any) -> Any:
+        """Returns the symbolic value of an attribute's row, or of its sample if it is a dataset."""
+        if isinstance(at, Row) and not (at.moved or at.as_array) and _may_be_indices(at.of.value):
+            at = at.at.through(at.of.value, as_int=at.as_int)
+        if not isinstance(at, Place):
+            raise _NotUnderstood
+        value = attribute.value
+        if type(value) not in (*_LISTS, np.memmap):
+            return _sample_of(value, at, self._trace)
+        self._trace.note_row(attribute, at)
+        return ArrayImage(Row(attribute, at), PILLOWS) if is_list_of_images(value) else Row(attribute, at)
 
     def _called(self, function: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]) -> Any:
         """Returns the symbolic value of a call's result."""
@@ -242,7 +312,7 @@ class _Reader:
             at = self._read(arguments[-1])
             if not isinstance(at, Place):
                 raise _NotUnderstood
-            return _returned(self._dataset, inherited, at, self._depth + 1)
+            return _returned(self._dataset, inherited, at, self._trace)
         known = self._known_function(function)
         if known is not None:
             value = self._read(arguments[0]) if arguments else None
@@ -255,8 +325,8 @@ class _Reader:
         match (self._read(function.value), function.attr, [_constant(each) for each in arguments]):
             case (Row() as row, "transpose", [(1, 2, 0)] | [1, 2, 0]) if _is_plain(row) and _is_array(row):
                 return replace(row, moved=True)
-            case (Row() as row, "numpy", []) if not _is_array(row):
-                return row
+            case (Row() as row, "numpy", []) if _is_plain(row) and _is_plain_tensor(row.of.value):
+                return replace(row, as_array=True)
             case (ArrayImage(transform=None) as image, "convert", [str() as mode]) if mode == _mode(image.row):
                 return image
             case (ArrayImage(transform=None) as image, "copy", []):
@@ -266,17 +336,17 @@ class _Reader:
     def _result(self, known: str, value: Any, more: list[Any], named: list[str | None]) -> Any:
         """Returns the symbolic result of a known function: its first argument, the others, and names among these."""
         match (known, value, more, named):
-            case ("int", Row(moved=False) as row, [], []):
+            case ("int", Row(moved=False, as_array=False) as row, [], []):
                 return replace(row, as_int=True)
             case ("transpose", Row() as row, [(1, 2, 0)], [] | ["axes"]) if _is_plain(row) and _is_array(row):
                 return replace(row, moved=True)
-            case ("fromarray", Row(as_int=False) as row, [], []):
+            case ("fromarray", Row(as_int=False) as row, [], []) if row.as_array or _is_array(row):
                 return ArrayImage(row, _axes(row))
             case ("fromarray", Row(as_int=False) as row, [str() as mode], [] | ["mode"]) if mode == _mode(row):
-                return ArrayImage(row, _axes(row))
+                return self._result(known, row, [], [])
             case ("tensor", ArrayImage(transform=Attribute()), [], []):
                 return value  # a copy, of the tensor that the transform has made
-            case ("tensor", Label() | Row(moved=False) | Place(), [], []):
+            case ("tensor", Label() | Row() | Place(), [], []):
                 return replace(_as_label(value), is_tensor=True)
         raise _NotUnderstood
 
@@ -286,7 +356,7 @@ class _Reader:
         own = next((cls for cls in classes if vars(cls).get("__getitem__") is self._function), None)
         match (function, arguments):
             case (ast.Attribute(ast.Call(ast.Name("super"), given, []), "__getitem__"), [_]):
-                is_own = not given or self._global(given[0]) is own
+                is_own = not given or (self._global(given[0]) is own and _is_name(given[1:], self._self_name))
                 if own is None or not is_own or self._globals.get("super", super) is not super:
                     raise _NotUnderstood
                 later = classes[classes.index(own) + 1 :]
@@ -301,8 +371,10 @@ class _Reader:
         """Returns the symbolic result of calling an attribute, as a transform of an image or of a target."""
         match arguments:
             case [ArrayImage(transform=None) as image]:
+                self._trace.note_call()
                 return replace(image, transform=function)
-            case [(Row(moved=False) | Place() | Label(transform=None, is_tensor=False)) as target]:
+            case [(Row() | Place() | Label(transform=None, is_tensor=False)) as target]:
+                self._trace.note_call()
                 return replace(_as_label(target), transform=function.value)
         raise _NotUnderstood
 
@@ -313,7 +385,7 @@ class _Reader:
     def _global(self, node: ast.expr) -> Any:
         """Returns the value of a global name, or of an attribute of a module; None for others."""
         match node:
-            case ast.Name(name) if name not in self._known:
+            case ast.Name(name) if name not in self._locals:
                 return self._globals.get(name, getattr(builtins, name, None))
             case ast.Attribute(owner, name):
                 module = self._global(owner)
@@ -337,7 +409,9 @@ class _Reader:
     def _attribute(self, node: ast.expr) -> Attribute:
         """Returns an attribute that is stored in the dataset itself."""
         match node:
-            case ast.Attribute(ast.Name(owner), name) if owner == self._self_name and name in vars(self._dataset):
+            case ast.Attribute(ast.Name(owner), name) if owner == self._self_name and name in getattr(
+                self._dataset, "__dict__", ()
+            ):
                 if not hasattr(getattr(type(self._dataset), name, None), "__get__"):
                     return Attribute(self._dataset, name)
         raise _NotUnderstood
@@ -353,8 +427,28 @@ def is_list_of_images(value: Any) -> bool:
     return pillow is not None and type(first) is pillow.Image and first.mode == "RGB"
 
 
+def _may_be_indices(value: Any) -> bool:
+    """True for what gives an integer at each place, or will be asked for that."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1 and value.dtype.kind in "iu"
+    if isinstance(value, torch.Tensor):
+        return (
+            _is_plain_tensor(value) and value.ndim == 1 and not (value.is_floating_point() or value.dtype is torch.bool)
+        )
+    return True
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    return type(value) is torch.Tensor and value.device.type == "cpu" and not value.requires_grad
+
+
+def _is_name(nodes: Sequence[ast.expr], name: str) -> bool:
+    """True for one node, that is a name."""
+    return len(nodes) == 1 and isinstance(nodes[0], ast.Name) and nodes[0].id == name
+
+
 def _is_plain(row: Row) -> bool:
-    return not (row.moved or row.as_int)
+    return not (row.moved or row.as_int or row.as_array)
 
 
 def _is_array(row: Row) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-__all__ = ["PILLOWS", "ArrayImage", "Attribute", "Form", "Label", "Place", "Row", "SampleCode"]
+__all__ = ["PILLOWS", "ArrayImage", "Attribute", "Form", "Kept", "Label", "Place", "Row", "SampleCode"]
 
 PILLOWS = "Pillow's"
 
@@ -29,39 +30,73 @@ class Attribute:
 
 
 @dataclass(frozen=True)
+class Kept(Attribute):
+    """An attribute as it was: later changes of the dataset do not affect it."""
+
+    was: Any = None
+
+    @property
+    def value(self) -> Any:
+        """Its value as it was."""
+        return self.was
+
+
+@dataclass(frozen=True)
 class Place:
     """The index of a sample, looked up in lists of indices.
 
     Attributes:
-        lists: the lists, in the order in which indices are looked up.
+        lists: the lists, in the order in which indices are looked up, and for each if `int` is called on what it gives.
     """
 
-    lists: tuple[Sequence[int], ...] = ()
+    lists: tuple[tuple[Sequence[Any], bool], ...] = ()
 
-    def through(self, indices: Sequence[int]) -> Place:
+    def through(self, indices: Sequence[Any], *, as_int: bool = False) -> Place:
         """Returns the place that is found at this one in another list."""
-        return Place((*self.lists, indices))
+        return Place((*self.lists, (indices, as_int)))
 
-    def of(self, indices: Sequence[int]) -> list[int]:
-        """The places of samples."""
+    def of(self, indices: Sequence[Any]) -> list[Any]:
+        """The places of samples, as the lists give them."""
         found = list(indices)
-        for each in self.lists:
-            found = [operator.index(each[index]) for index in found]
+        for each, as_int in self.lists:
+            found = [each[index] for index in found]
+            if as_int:
+                found = list(map(int, found))
         return found
+
+    def rows_of(self, indices: Sequence[Any]) -> list[int]:
+        """The same as numbers of rows.
+
+        Raises:
+            TypeError: one is no integer.
+        """
+        found = self.of(indices)
+        if any(type(each) is bool for each in found):
+            raise TypeError("an index is a bool, not an integer")
+        return list(map(operator.index, found))
 
 
 @dataclass(frozen=True)
 class Row:
-    """The row of an attribute at a place."""
+    """The row of an attribute at a place.
+
+    Attributes:
+        of: the attribute.
+        at: the place.
+        as_int: `int` is called on it.
+        as_array: it is a tensor's row as a NumPy array.
+        moved: it is moved from (C, H, W) to (H, W, C).
+    """
 
     of: Attribute
     at: Place
     as_int: bool = False
-    moved: bool = False  # from (C, H, W) to (H, W, C)
+    as_array: bool = False
+    moved: bool = False
 
-    def values(self, indices: Sequence[int]) -> list[Any]:
+    def values(self, indices: Sequence[Any]) -> list[Any]:
         """The rows of samples, of a list or a one-dimensional array."""
-        column, rows = self.of.value, self.at.of(indices)
+        column, rows = self.of.value, self.at.rows_of(indices)
         if column is None:  # STL10's unlabelled images
             return [None] * len(rows)
         if not self.as_int:
@@ -109,8 +144,8 @@ class Label:
         found = value.values(indices) if isinstance(value, Row) else value.of(indices)
         if self.transform is not None:
             found = list(map(self.transform, found))
-        if self.is_tensor:  # integers are collated to what their tensors are
-            found = [each if type(each) in (int, torch.Tensor) else torch.tensor(each) for each in found]
+        if self.is_tensor and any(type(each) is not int for each in found):  # integers collate to what their tensors do
+            found = [each if isinstance(each, torch.Tensor) else torch.tensor(each) for each in found]
         return found
 
 
@@ -145,3 +180,24 @@ class SampleCode:
     image: ArrayImage
     labels: tuple[Label, ...]
     form: Form | None = None
+
+    def frozen(self) -> SampleCode:
+        """Returns the same with the attributes as they are now; lists are copied, arrays of images are not."""
+        row = self.image.row
+        image = replace(self.image, row=replace(row, of=_kept(row.of, row.of.value), at=_copied(row.at)))
+        return replace(self, image=image, labels=tuple(map(_frozen, self.labels)))
+
+
+def _frozen(label: Label) -> Label:
+    value = label.value
+    if isinstance(value, Place):
+        return replace(label, value=_copied(value))
+    return replace(label, value=replace(value, of=_kept(value.of, copy.copy(value.of.value)), at=_copied(value.at)))
+
+
+def _kept(attribute: Attribute, value: Any) -> Kept:
+    return Kept(attribute.owner, attribute.name, value)
+
+
+def _copied(place: Place) -> Place:
+    return Place(tuple((copy.copy(each), as_int) for each, as_int in place.lists))

@@ -21,7 +21,7 @@ from fastdata.sources.array_code import read_sample
 from fastdata.sources.array_sample import PILLOWS, Attribute, Form, SampleCode
 from fastdata.sources.protocol import NotASource
 
-__all__ = ["ArraySource", "array_source"]
+__all__ = ["ArraySource", "array_source", "look_again"]
 
 _KEEP_DATA = "keep the images in one array of uint8, as torchvision's datasets do"
 
@@ -58,6 +58,11 @@ def _check(code: SampleCode) -> None:
 
 
 _checked: weakref.WeakKeyDictionary[Any, tuple[str, int, int]] = weakref.WeakKeyDictionary()  # attributes of datasets
+
+
+def look_again() -> None:
+    """Has lists of images looked at wholly when they are recognised next, as for another epoch."""
+    _checked.clear()
 
 
 def _check_list(of: Attribute) -> None:
@@ -108,13 +113,24 @@ class ArraySource:
         """The form of samples; None for (image, label)."""
         return self.code.form
 
+    def frozen(self) -> ArraySource:
+        """Returns it with the dataset's attributes as they are now; arrays of images are not copied."""
+        return ArraySource(self.dataset, self.code.frozen())
+
+    def holds(self, indices: Sequence[Any]) -> bool:
+        """True if the images of samples are still alike, as listed ones need not be."""
+        if self.code.image.axes != PILLOWS:
+            return True
+        size = self.image_size[::-1]
+        return all(_is_like(image, size) for image in self.code.image.row.values(indices))
+
     def pixels(self, indices: Sequence[int]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]] | None:
         """An array of images, uint8, (any, H, W, C), and the samples' rows in it; None if they are no longer alike."""
         if self.code.image.axes != PILLOWS:
             return self.images, self.rows(indices)
-        images, size = self.code.image.row.values(indices), self.image_size[::-1]
-        if not all(_is_like(image, size) for image in images):
+        if not self.holds(indices):
             return None
+        images = self.code.image.row.values(indices)
         return np.stack([np.asarray(image) for image in images]), np.arange(len(images))
 
     @property
@@ -145,7 +161,7 @@ class ArraySource:
 
     def rows(self, indices: Sequence[int]) -> npt.NDArray[np.int64]:
         """int64, (N,): array row of each sample; negative indices count from the end, others are not checked."""
-        rows = np.array(self.code.image.row.at.of(indices), np.int64)
+        rows = np.array(self.code.image.row.at.rows_of(indices), np.int64)
         return np.where(rows < 0, rows + len(self.images), rows)
 
     def read_encoded(self, index: int) -> bytes:

@@ -10,13 +10,14 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch.utils.data
 from torch.utils.data import ConcatDataset, Subset
 
+from fastdata.sources.array_code import name_of_function
 from fastdata.sources.arrays import ArraySource, array_source
 from fastdata.sources.protocol import (
     FileRanges,
@@ -113,13 +114,10 @@ def makes_samples(dataset: Any) -> bool:
 
 def _is_torchvision_folder(dataset: Any) -> bool:
     # By name, so that torchvision is not imported; an overridden __getitem__ may return anything.
-    getter = type(dataset).__getitem__ if hasattr(type(dataset), "__getitem__") else None
-    if (getattr(getter, "__module__", ""), getattr(getter, "__qualname__", "")) != (
-        "torchvision.datasets.folder",
-        "DatasetFolder.__getitem__",
-    ):
+    getter = getattr(type(dataset), "__getitem__", None)
+    if type(getter) is not FunctionType or hasattr(getter, "__wrapped__") or hasattr(dataset, "__getitems__"):
         return False
-    if getattr(type(dataset), "__getitems__", None) is not None:
+    if name_of_function(getter) != ("torchvision.datasets.folder", "DatasetFolder.__getitem__"):
         return False
     loader = dataset.loader
     if (loader.__module__, getattr(loader, "__name__", "")) not in (
@@ -143,8 +141,10 @@ def frozen(source: ImageSource) -> ImageSource:
     """Copies a source as it is now, as worker processes would: later changes in the training loop do not affect it.
 
     Lists of files and indices are copied, and relative paths start from the current working folder.
-    Arrays in memory, shards and sources of the user's own classes are not copied.
+    Pixels in memory, shards and sources of the user's own classes are not copied.
     """
+    if isinstance(source, ArraySource):
+        return source.frozen()
     if isinstance(source, _SubsetSource):
         return _SubsetSource([frozen(source.parts[0])], copy.copy(source.indices))
     if isinstance(source, _ConcatSource):

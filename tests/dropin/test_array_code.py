@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from torch.utils.data import Dataset, Subset
 from torchvision.datasets import CIFAR10
 
 from fastdata import DataLoader
-from fastdata.sources.array_code import method_body, read_sample
+from fastdata.sources import array_code
+from fastdata.sources.array_code import read_sample
 
 COUNT = 17
 STEPS = v1.Compose([v1.Resize(20), v1.CenterCrop(16), v1.ToTensor()])
@@ -149,7 +151,7 @@ class OwnTransform(Part):
         image, label = self.dataset[int(self.indices[item])]
         if self.transform is not None:
             image = self.transform(image)
-        return image, label, self.dataset[self.indices[item]][1]
+        return image, label, self.dataset[int(self.indices[item])][1]
 
 
 class OtherLabels(Part):
@@ -192,6 +194,12 @@ READ: dict[str, Any] = {
     "integers of an array": lambda: Named(targets=np.arange(COUNT, dtype=np.int16)),
     "part": lambda: Subset(Short(), [3, 1, -2, 7, 16, 0]),
     "three values": Three,
+    "truth of Python's": lambda: Truth(with_index=True),
+    "untruth of Python's": lambda: Truth(with_index=False),
+    "indices of 32 bits": lambda: Subset(Three(), np.array([3, 1, 7], np.int32)),
+    "indices of a tensor": lambda: Subset(Three(), torch.arange(5, dtype=torch.int16)),
+    "indices as text": lambda: OwnTransform(AsTorchvision(None), ["3", "1", "0"], transform=STEPS),
+    "labels of several kinds": lambda: Part(Short(targets=[1, 2.5, 3.0, 4.5, 5.0, 6.0, 7.0]), [1, 3]),
     "names": Names,
     "label first": LabelFirst,
     "subclass": Inherits,
@@ -232,6 +240,83 @@ def test_simple_code_is_done_in_whole_batches(dataset: str) -> None:
     loader = check_equal(READ[dataset]())
     assert loader.verdict().kind == "accelerated"
     assert from_memory(loader)
+
+
+class Transposed(Base):
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.fromarray(self.data[index])), np.transpose(self.data[index], (1, 2, 0))
+
+
+class Truth(Base):
+    with_index: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        image = self.transform(Image.fromarray(self.data[index]))
+        if self.with_index:
+            return image, self.targets[index], index
+        return image, self.targets[index]
+
+
+class Delegates(Part):
+    """Torch asks the object for `__getitems__`, which is that of the dataset inside."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["dataset"], name)
+
+    def __getitem__(self, item: int) -> Any:
+        image, label = self.dataset[self.indices[item]]
+        return image, label, item
+
+
+class Draws(Base):
+    """A transform is called for nothing."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.fromarray(self.data[index])
+        one, _ = self.transform(image), self.transform(image)
+        return one, self.targets[index]
+
+
+class Forgets(Base):
+    """Looks up what it does not return."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, _ = self.data[index], self.targets[index]
+        return self.transform(Image.fromarray(image)), index
+
+
+class AnothersSuper(AsTorchvision):
+    other: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        return super(AnothersSuper, self.other).__getitem__(index)  # type: ignore[misc]
+
+
+class Wraps(AsTorchvision):
+    @functools.wraps(CIFAR10.__getitem__)
+    def __getitem__(self, index: int) -> Any:
+        image, target = super().__getitem__(index)
+        return image, target, index
+
+
+class OfTensorRows(Base):
+    def __getitem__(self, index: int) -> Any:
+        yield self.transform(Image.fromarray(self.data[index]))
+        return self.targets[index]
+
+
+class Slots:
+    __slots__ = ("data", "targets", "transform")
+
+    def __init__(self) -> None:
+        base = Base()
+        self.data, self.targets, self.transform = base.data, base.targets, base.transform
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.fromarray(self.data[index])), self.targets[index]
 
 
 class Augments(Base):
@@ -308,6 +393,13 @@ class TransformsAgain(OwnTransform):
 
 
 NOT_READ: dict[str, Any] = {
+    "transposed labels": Transposed,
+    "truth of NumPy's": lambda: Truth(with_index=np.bool_(False)),
+    "items of the dataset inside": lambda: Delegates(Subset(AsTorchvision(), range(9)), range(9)),
+    "calls for nothing": Draws,
+    "another object's super": lambda: AnothersSuper(other=AnothersSuper(targets=list(range(100, 100 + COUNT)))),
+    "a wrapper with torchvision's name": Wraps,
+    "slots": Slots,
     "two images": TwoImages,
     "two transforms": lambda: TransformsAgain(AsTorchvision(), range(COUNT), transform=lambda image: image.flip(-1)),
     "part of what is not read": lambda: Part(Augments(), range(9)),
@@ -366,9 +458,33 @@ def test_code_that_was_edited_after_its_import(tmp_path: Path) -> None:
     spec.loader.exec_module(module)
     dataset = module.Own(Base().data)
     assert read_sample(dataset) is not None
-    method_body.cache_clear()
+    array_code._body_of.cache_clear()
     program.write_text(text.replace("self.data[index]), index", "self.data[index]), -index"))
     assert read_sample(dataset) is None
+
+
+def test_code_that_is_exchanged_between_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Short()
+    check_equal(dataset)
+    monkeypatch.setattr(Short.__getitem__, "__code__", Indexed.__getitem__.__code__)
+    check_equal(dataset)
+
+
+def test_what_is_looked_up_for_nothing_may_be_missing() -> None:
+    assert read_sample(Forgets()) is not None
+    assert read_sample(Forgets(targets=[1, 2])) is None
+
+
+def test_a_generator_is_not_read() -> None:
+    assert read_sample(OfTensorRows()) is None
+
+
+def test_indices_that_a_sampler_gives_keep_their_type() -> None:
+    sampler: Any = [np.int32(3), np.int32(1)]
+    ours, theirs = (
+        next(iter(cls(Three(), 2, sampler=sampler)))[2] for cls in (DataLoader, torch.utils.data.DataLoader)
+    )
+    assert ours.dtype == theirs.dtype == torch.int32
 
 
 def test_an_index_outside_of_the_array_is_an_error() -> None:
@@ -391,15 +507,44 @@ def test_what_the_loop_changes_in_a_wrapped_dataset_counts() -> None:
     assert torch.equal(second[0], second[1])
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_image_that_is_exchanged_while_the_epoch_runs_is_shown(workers: int) -> None:
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_an_image_that_is_exchanged_while_the_epoch_runs_is_shown(mode: str) -> None:
     dataset = OfImages(pictures())
-    loader = DataLoader(dataset, 4, num_workers=workers, prefetch_factor=1 if workers else None)
-    batches = iter(loader)
+    batches = iter(DataLoader(dataset, 1, num_workers=0))
     next(batches)
-    dataset.data[-1] = Image.new("RGB", (50, 60), (10, 250, 7))
+    dataset.data[-1] = Image.new("RGB", (50, 60), (10, 250, 7)).convert(mode)
     *_, (last, _) = batches
-    assert torch.equal(last[-1], STEPS(dataset.data[-1]))
+    assert torch.equal(last[0], STEPS(dataset.data[-1].convert("RGB")))
+
+
+def test_an_image_that_is_exchanged_between_epochs_of_workers() -> None:
+    dataset = OfImages(pictures())
+    dataset.__dict__["transform"] = v1.ToTensor()
+    loader = DataLoader(dataset, 1, num_workers=2)
+    list(loader)
+    dataset.data[-1] = Image.new("L", (32, 24), 7)
+    *_, (last, _) = loader
+    assert torch.equal(last[0], v1.ToTensor()(dataset.data[-1].convert("RGB")))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_do_not_see_what_the_loop_changes(persistent: bool) -> None:
+    made = []
+    for cls in (torch.utils.data.DataLoader, DataLoader):
+        dataset = OwnTransform(AsTorchvision(None), list(range(11)), transform=STEPS)
+        loader = cls(dataset, 3, num_workers=2, persistent_workers=persistent)
+        epochs = []
+        for _ in range(1 + persistent):
+            batches = iter(loader)
+            epochs.append(next(batches))
+            dataset.dataset.targets[-1] = dataset.dataset.targets[5] = 77
+            dataset.dataset.data = dataset.dataset.data[:4].astype(np.float32)
+            dataset.indices[7] = 0
+            epochs += batches
+        made.append(epochs)
+    assert len(made[0]) == len(made[1])
+    for theirs, ours in zip(*made, strict=True):
+        assert all(map(torch.equal, theirs, ours))
 
 
 @pytest.mark.parametrize("draws", ["fast", "torch"])

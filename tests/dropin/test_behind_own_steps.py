@@ -8,12 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.data
 import torchvision.transforms as v1
 from own_tables import Table
-from PIL import Image, ImageFilter
+from PIL import Image, ImageFilter, ImageOps
 
 from fastdata import DataLoader
 from fastdata.dataloader import routes
@@ -200,3 +201,45 @@ def test_transforms_are_searched_for_once_in_an_epoch(table: Path, monkeypatch: 
     assert searched == []
     assert pickle.loads(pickle.dumps(find))(dataset).plans.keys() == {"transform"}
     assert searched == [dataset]
+
+
+KEPT = {
+    "saturation": v1.ColorJitter(saturation=0.5),
+    "brightness": v1.ColorJitter(brightness=0.5),
+    "hue": v1.ColorJitter(hue=0.2),
+    "sharpness": v1.RandomAdjustSharpness(2, 1.0),
+    "posterize": v1.RandomPosterize(3, 1.0),
+    "autocontrast, never": v1.RandomAutocontrast(0.0),
+    "equalize": v1.RandomEqualize(1.0),
+    "grey at times": v1.RandomGrayscale(0.5),
+    "turned": v1.RandomRotation(20),
+    "blurred": v1.GaussianBlur(3),
+    "at times": v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.5),
+    "policy": v1.RandAugment(),
+    "padded": v1.Compose([v1.Pad(3), v1.RandomSolarize(99, 1.0)]),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_metadata_is_kept_where_torchvision_keeps_it(tmp_path: Path, name: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned
+    rng = np.random.default_rng(0)
+    for number in range(8):
+        image = Image.fromarray(rng.integers(0, 256, (90, 120, 3), dtype=np.uint8))
+        image.save(tmp_path / f"{number}.jpg", exif=exif, comment=b"a dog")
+    (tmp_path / "labels.csv").write_text("\n".join(f"{number}.jpg,{number}" for number in range(8)))
+
+    def seen(image: Image.Image) -> Any:
+        return sorted(map(str, image.info)), v1.ToTensor()(image)
+
+    dataset = Table(tmp_path, v1.Compose([v1.CenterCrop(80), KEPT[name], ImageOps.exif_transpose, seen]))
+    made = []
+    options: dict[Any, Any] = {torch.utils.data.DataLoader: {}, DataLoader: {"draws": "torch"}}
+    for cls, own in options.items():
+        torch.manual_seed(1)
+        random.seed(1)
+        made.append([sample[0] for batch in cls(dataset, 4, collate_fn=list, **own) for sample in batch])
+    for (theirs, pixels), (ours, own_pixels) in zip(*made, strict=True):
+        assert ours == theirs
+        assert torch.equal(own_pixels, pixels)

@@ -91,7 +91,7 @@ const Layout kLayouts[] = {
 
 } // namespace
 
-int32_t fd_layout(const char *name, int32_t *numbers, int32_t most) {
+int32_t fd_struct_layout(const char *name, int32_t *numbers, int32_t most) {
     if (name == nullptr || (numbers == nullptr && most > 0))
         return 0;
     for (const Layout &layout : kLayouts) {

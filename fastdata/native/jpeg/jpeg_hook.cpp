@@ -42,14 +42,15 @@ constexpr auto kGrey = [] {
 }();
 
 struct Trial {
-    jpeg_error_mgr errors;
+    jpeg_decompress_struct jpeg{};
+    jpeg_error_mgr errors{};
     jmp_buf jump;
 };
 
 // Decodes that file with a coefficient put in, and looks if it is seen.
 bool is_replaced() {
-    Trial trial;
-    jpeg_decompress_struct jpeg{};
+    static Trial trial; // its values outlast a jump
+    jpeg_decompress_struct &jpeg = trial.jpeg;
     jpeg.err = jpeg_std_error(&trial.errors);
     jpeg.client_data = &trial;
     trial.errors.error_exit = [](j_common_ptr failed) { longjmp(static_cast<Trial *>(failed->client_data)->jump, 1); };
