@@ -226,6 +226,11 @@ class EncodedImage(Image, metaclass=StandsForPillows):
             return super().transpose(method) if made is None else made
         return self._again(seen.flipped(horizontally=is_horizontal, vertically=not is_horizontal))
 
+    def filter(self, filter: Any) -> Image:  # noqa: A002 - Pillow's name
+        """See PIL.Image.Image.filter."""
+        made = filtered(self, filter) if self._seen is not None else None
+        return super().filter(filter) if made is None else made
+
     def expanded(self, border: tuple[int, int, int, int], colour: Outside) -> EncodedImage | None:
         """Returns the image with a border, as `PIL.ImageOps.expand` makes it; None if it must be decoded for that.
 
@@ -306,11 +311,6 @@ class EncodedImage(Image, metaclass=StandsForPillows):
         return bool(self._plain() == (theirs._plain() if issubclass(type(other), EncodedImage) else theirs))
 
     __hash__ = None  # type: ignore[assignment]
-
-    def filter(self, filter: Any) -> Image:  # noqa: A002 - Pillow's name
-        """See PIL.Image.Image.filter."""
-        made = filtered(self, filter) if self._seen is not None else None
-        return super().filter(filter) if made is None else made
 
     def _plain(self) -> Image:
         """Copies the image, with decoded pixels, to an instance of Pillow's own class."""

@@ -94,7 +94,7 @@ class PipelineConfig:
 
     @property
     def finishes_on_device(self) -> bool:
-        """True when steps may follow where batches go; where samples are no pairs, nobody there knows the images."""
+        """True when steps may follow where batches go; what does them there takes the images out of a pair."""
         return self.on_gpu and (self.arrays is None or self.arrays.form is None)
 
     @property

@@ -6,9 +6,6 @@ as well, some samples of another dataset, a copy with a transform of its own.  T
 the source code of `__getitem__`, and of those that it calls; no code of it is run, but values of the dataset's
 attributes are looked at.  If the code holds anything else, the reading stops, and the dataset's own code makes its
 samples.
-
-The source code is used only if it compiles to exactly the code that the class has.  So it is not used if the file was
-edited after the import, or the function was replaced.
 """
 
 from __future__ import annotations
@@ -17,22 +14,32 @@ import ast
 import builtins
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Subset
 
-from fastdata.sources.array_sample import PILLOWS, ArrayImage, Attribute, Form, Label, Place, Row, SampleCode
+from fastdata.sources.array_sample import (
+    LISTS,
+    PILLOWS,
+    ArrayImage,
+    Attribute,
+    Form,
+    Label,
+    Place,
+    Row,
+    SampleCode,
+    Trace,
+)
+from fastdata.sources.source_code import method_body, name_of_function
 
-__all__ = ["method_body", "read_sample"]
+__all__ = ["read_sample"]
 
 _DEEPEST = 8  # calls of one `__getitem__` by another
-
 
 # Names of torchvision's attributes, by the module and the qualified name of __getitem__: axes, data, targets, and if
 # targets become integers.
@@ -50,7 +57,7 @@ def read_sample(dataset: Any) -> SampleCode | None:
 
     torchvision's classes are known by the names of their functions, so torchvision is not imported.
     """
-    trace = _Trace()
+    trace = Trace()
     try:
         returned = _sample_of(dataset, Place(), trace)
         parts = list(returned.values()) if isinstance(returned, dict) else returned
@@ -73,49 +80,6 @@ class _NotUnderstood(Exception):
     """Raised to stop the reading."""
 
 
-class _Trace:
-    """What was read of the code of one dataset, and of those inside of it: all of it must be in the sample.
-
-    What is looked up or called for nothing may raise an error, draw random numbers or count.
-    """
-
-    def __init__(self) -> None:
-        self.depth = 0
-        self._rows: list[tuple[Attribute, Place]] = []
-        self._calls = 0
-
-    def note_row(self, of: Attribute, at: Place) -> None:
-        """Notes that a row was looked up."""
-        self._rows.append((of, at))
-
-    def note_call(self) -> None:
-        """Notes that a transform was called."""
-        self._calls += 1
-
-    def is_all_in(self, code: SampleCode) -> bool:
-        """True if a sample holds every row, and the result of every call."""
-        transforms = [label.transform for label in code.labels]
-        transforms.append(None if code.image.transform is None else code.image.transform.value)
-        is_called = self._calls == sum(each is not None for each in transforms)
-        return is_called and all(self._is_in(code, *row) for row in self._rows)
-
-    def _is_in(self, code: SampleCode, of: Attribute, at: Place) -> bool:
-        """True if a sample holds a row, was found by it, or the row is there wherever the image is."""
-        values = [code.image.row, *(label.value for label in code.labels)]
-        if any(isinstance(value, Row) and of == value.of and at == value.at for value in values):
-            return True
-        if any(_leads_through(value.at if isinstance(value, Row) else value, of, at) for value in values):
-            return True
-        is_as_long = type(of.value) in _LISTS and len(of.value) >= len(code.image.row.of.value)
-        return is_as_long and at == code.image.row.at
-
-
-def _leads_through(place: Place, of: Attribute, at: Place) -> bool:
-    """True if a place is found by looking up an attribute's row at another place."""
-    here, before = len(at.lists), place.lists[: len(at.lists)]
-    return before == at.lists and len(place.lists) > here and place.lists[here][0] is of.value
-
-
 def _as_label(value: Any) -> Label:
     if isinstance(value, Label):
         return value
@@ -124,7 +88,7 @@ def _as_label(value: Any) -> Label:
     return Label(value)
 
 
-def _sample_of(dataset: Any, at: Place, trace: _Trace) -> Any:
+def _sample_of(dataset: Any, at: Place, trace: Trace) -> Any:
     """Returns the symbolic value of the sample at a place, without calling anything.
 
     Symbolic values are `Place`, `Attribute`, `Row`, `ArrayImage`, `Label`, and tuples, lists and dictionaries of them.
@@ -138,7 +102,7 @@ def _sample_of(dataset: Any, at: Place, trace: _Trace) -> Any:
     return _returned(dataset, inspect.getattr_static(type(dataset), "__getitem__", None), at, trace)
 
 
-def _returned(dataset: Any, function: Any, at: Place, trace: _Trace) -> Any:
+def _returned(dataset: Any, function: Any, at: Place, trace: Trace) -> Any:
     """What one function `__getitem__` returns, of a dataset's class or of one that it inherits from."""
     if type(function) is not FunctionType:
         raise _NotUnderstood
@@ -161,53 +125,10 @@ def _returned(dataset: Any, function: Any, at: Place, trace: _Trace) -> Any:
     return _Reader(dataset, function, at, trace).run(body)
 
 
-def name_of_function(function: FunctionType) -> tuple[str, str]:
-    """The module in which a function was written, and its qualified name; decorators may copy others' to it."""
-    return str(function.__globals__.get("__name__")), function.__qualname__
-
-
-def method_body(function: FunctionType) -> list[ast.stmt] | None:
-    """Returns the statements of a method with one argument besides `self`; None if they cannot be known.
-
-    That is so if it has other parameters, defaults or a closure (but for `super`), or if its source code is missing or
-    is not what runs.
-    """
-    code = function.__code__
-    flags = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
-    if code.co_argcount != 2 or code.co_kwonlyargcount or code.co_flags & (flags | inspect.CO_ASYNC_GENERATOR):
-        return None
-    if function.__defaults__ or set(code.co_freevars) - {"__class__"}:
-        return None
-    return _body_of(code)
-
-
-@lru_cache(maxsize=64)
-def _body_of(code: CodeType) -> list[ast.stmt] | None:
-    """The statements of a function's code, which is compared with its source code once."""
-    try:
-        module = ast.parse("".join(inspect.findsource(code)[0]))
-        if code not in _codes(compile(module, code.co_filename, "exec", dont_inherit=True)):
-            return None
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
-    definitions = (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef))
-    return next(
-        (node.body for node in definitions if (node.name, node.lineno) == (code.co_name, code.co_firstlineno)), None
-    )
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yields a module's code object, and all code objects nested in it."""
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
-
-
 class _Reader:
     """Reads one `__getitem__` and tracks the symbolic value of each name."""
 
-    def __init__(self, dataset: Any, function: FunctionType, at: Place, trace: _Trace) -> None:
+    def __init__(self, dataset: Any, function: FunctionType, at: Place, trace: Trace) -> None:
         self._dataset, self._function, self._trace = dataset, function, trace
         self._locals = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
         self._self_name, index = function.__code__.co_varnames[:2]
@@ -301,7 +222,7 @@ class _Reader:
         if not isinstance(at, Place):
             raise _NotUnderstood
         value = attribute.value
-        if type(value) not in (*_LISTS, np.memmap):
+        if type(value) not in (*LISTS, np.memmap):
             return _sample_of(value, at, self._trace)
         self._trace.note_row(attribute, at)
         return ArrayImage(Row(attribute, at), PILLOWS) if is_list_of_images(value) else Row(attribute, at)
@@ -415,9 +336,6 @@ class _Reader:
                 if not hasattr(getattr(type(self._dataset), name, None), "__get__"):
                     return Attribute(self._dataset, name)
         raise _NotUnderstood
-
-
-_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)  # others may give out rows in their own way
 
 
 def is_list_of_images(value: Any) -> bool:

@@ -11,9 +11,22 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-__all__ = ["PILLOWS", "ArrayImage", "Attribute", "Form", "Kept", "Label", "Place", "Row", "SampleCode"]
+__all__ = [
+    "LISTS",
+    "PILLOWS",
+    "ArrayImage",
+    "Attribute",
+    "Form",
+    "Kept",
+    "Label",
+    "Place",
+    "Row",
+    "SampleCode",
+    "Trace",
+]
 
 PILLOWS = "Pillow's"
+LISTS = (list, tuple, range, np.ndarray, torch.Tensor)  # others may give out rows in their own way
 
 
 @dataclass(frozen=True)
@@ -201,3 +214,46 @@ def _kept(attribute: Attribute, value: Any) -> Kept:
 
 def _copied(place: Place) -> Place:
     return Place(tuple((copy.copy(each), as_int) for each, as_int in place.lists))
+
+
+class Trace:
+    """What was read of the code of one dataset, and of those inside of it: all of it must be in the sample.
+
+    What is looked up or called for nothing may raise an error, draw random numbers or count.
+    """
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self._rows: list[tuple[Attribute, Place]] = []
+        self._calls = 0
+
+    def note_row(self, of: Attribute, at: Place) -> None:
+        """Notes that a row was looked up."""
+        self._rows.append((of, at))
+
+    def note_call(self) -> None:
+        """Notes that a transform was called."""
+        self._calls += 1
+
+    def is_all_in(self, code: SampleCode) -> bool:
+        """True if a sample holds every row, and the result of every call."""
+        transforms = [label.transform for label in code.labels]
+        transforms.append(None if code.image.transform is None else code.image.transform.value)
+        is_called = self._calls == sum(each is not None for each in transforms)
+        return is_called and all(self._is_in(code, *row) for row in self._rows)
+
+    def _is_in(self, code: SampleCode, of: Attribute, at: Place) -> bool:
+        """True if a sample holds a row, was found by it, or the row is there wherever the image is."""
+        values = [code.image.row, *(label.value for label in code.labels)]
+        if any(isinstance(value, Row) and of == value.of and at == value.at for value in values):
+            return True
+        if any(_leads_through(value.at if isinstance(value, Row) else value, of, at) for value in values):
+            return True
+        is_as_long = type(of.value) in LISTS and len(of.value) >= len(code.image.row.of.value)
+        return is_as_long and at == code.image.row.at
+
+
+def _leads_through(place: Place, of: Attribute, at: Place) -> bool:
+    """True if a place is found by looking up an attribute's row at another place."""
+    here, before = len(at.lists), place.lists[: len(at.lists)]
+    return before == at.lists and len(place.lists) > here and place.lists[here][0] is of.value

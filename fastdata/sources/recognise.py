@@ -17,7 +17,6 @@ import numpy as np
 import torch.utils.data
 from torch.utils.data import ConcatDataset, Subset
 
-from fastdata.sources.array_code import name_of_function
 from fastdata.sources.arrays import ArraySource, array_source
 from fastdata.sources.protocol import (
     FileRanges,
@@ -28,6 +27,7 @@ from fastdata.sources.protocol import (
     location_of,
     read_targets,
 )
+from fastdata.sources.source_code import name_of_function
 from fastdata.system.files import read_file, working_folder
 
 __all__ = [

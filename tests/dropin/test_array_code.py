@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, Subset
 from torchvision.datasets import CIFAR10
 
 from fastdata import DataLoader
-from fastdata.sources import array_code
+from fastdata.sources import source_code
 from fastdata.sources.array_code import read_sample
 
 COUNT = 17
@@ -458,7 +458,7 @@ def test_code_that_was_edited_after_its_import(tmp_path: Path) -> None:
     spec.loader.exec_module(module)
     dataset = module.Own(Base().data)
     assert read_sample(dataset) is not None
-    array_code._body_of.cache_clear()
+    source_code._body_of.cache_clear()
     program.write_text(text.replace("self.data[index]), index", "self.data[index]), -index"))
     assert read_sample(dataset) is None
 
