@@ -87,6 +87,8 @@ class ImageBatch:
             good = [position for position, is_loaded in enumerate(self._loaded) if is_loaded]
             if good:
                 self._result = self._collate(good)
+            elif not self._indices:  # which torch's default refuses
+                self._result = self._config.collate_fn([])
         self._times.append(times)
 
     def result(self) -> Any:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
+import torchvision.transforms as v1
 from own_tables import VALIDATE, Table, make_table
 from torch.utils.data import Sampler
 
-from fastdata import DataLoader
+from fastdata import DataLoader, ImageFolder
 
 BATCHES = 15
 
@@ -77,3 +78,18 @@ def test_batches_of_which_nothing_is_left_do_not_end_the_epoch(tmp_path: Path, o
     with pytest.warns(UserWarning, match="left out"):
         labels = sorted(int(label) for _, (label,) in loader)
     assert labels == [number for number in range(14) if number not in damaged]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_without_samples_is_what_torch_makes_of_it(folder: Path, workers: int) -> None:
+    dataset = ImageFolder(folder, v1.Compose([v1.CenterCrop(20), v1.ToTensor()]))
+    for collate in (None, list):
+        made: list[Any] = []
+        for cls in (torch.utils.data.DataLoader, DataLoader):
+            batches = iter(cls(dataset, batch_sampler=[[1], [], [2]], num_workers=workers, collate_fn=collate))
+            next(batches)
+            try:
+                made.append(next(batches))
+            except IndexError:
+                made.append(IndexError)
+        assert made[0] == made[1]
