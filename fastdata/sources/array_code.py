@@ -13,8 +13,9 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -34,6 +35,9 @@ from fastdata.sources.array_sample import (
     Row,
     SampleCode,
     Trace,
+    is_list_of_images,
+    is_plain_tensor,
+    may_be_indices,
 )
 from fastdata.sources.source_code import method_body, name_of_function
 
@@ -41,6 +45,13 @@ __all__ = ["read_sample"]
 
 _DEEPEST = 8  # calls of one `__getitem__` by another
 
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, int], Any]] = {
+    ast.Add: operator.add,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Mult: operator.mul,
+    ast.Sub: operator.sub,
+}
 # Names of torchvision's attributes, by the module and the qualified name of __getitem__: axes, data, targets, and if
 # targets become integers.
 _TORCHVISIONS = {
@@ -94,7 +105,7 @@ def _sample_of(dataset: Any, at: Place, trace: Trace) -> Any:
     Symbolic values are `Place`, `Attribute`, `Row`, `ArrayImage`, `Label`, and tuples, lists and dictionaries of them.
     """
     if type(dataset) is Subset and "__getitems__" not in vars(dataset):
-        if not _may_be_indices(dataset.indices):
+        if not may_be_indices(dataset.indices):
             raise _NotUnderstood
         return _sample_of(dataset.dataset, at.through(dataset.indices), trace)
     if hasattr(dataset, "__getitems__"):  # as torch asks
@@ -116,7 +127,7 @@ def _returned(dataset: Any, function: Any, at: Place, trace: Trace) -> Any:
             trace.note_row(row.of, row.at)
             if transform is not None:
                 trace.note_call()
-        return image, Label(target, called[1])
+        return image, Label(target, transform=called[1])
     plain_attributes = inspect.getattr_static(type(dataset), "__getattribute__", None) is object.__getattribute__
     trace.depth += 1
     body = method_body(function) if plain_attributes and trace.depth <= _DEEPEST else None
@@ -203,7 +214,18 @@ class _Reader:
                 return self._subscript(self._read(value), place)
             case ast.Call(function, arguments, keywords):
                 return self._called(function, arguments, keywords)
+            case ast.IfExp(test, then, otherwise):
+                return self._read(then if self._holds(test) else otherwise)
+            case ast.BinOp(left, operation, ast.Constant(int(number))) if type(operation) in _ARITHMETIC:
+                return self._computed(self._read(left), _ARITHMETIC[type(operation)], number)
         raise _NotUnderstood
+
+    def _computed(self, value: Any, operation: Callable[[Any, int], Any], number: int) -> Label:
+        """Returns the symbolic result of arithmetic with an integer, such as `index % 10`."""
+        label = _as_label(value)
+        if label.transform is not None or label.is_tensor:
+            raise _NotUnderstood
+        return replace(label, arithmetic=(*label.arithmetic, (operation, number)))
 
     def _subscript(self, value: Any, place: ast.expr) -> Any:
         match (value, place):
@@ -217,7 +239,7 @@ class _Reader:
 
     def _looked_up(self, attribute: Attribute, at: Any) -> Any:
         """Returns the symbolic value of an attribute's row, or of its sample if it is a dataset."""
-        if isinstance(at, Row) and not (at.moved or at.as_array) and _may_be_indices(at.of.value):
+        if isinstance(at, Row) and not (at.moved or at.as_array) and may_be_indices(at.of.value):
             at = at.at.through(at.of.value, as_int=at.as_int)
         if not isinstance(at, Place):
             raise _NotUnderstood
@@ -246,7 +268,7 @@ class _Reader:
         match (self._read(function.value), function.attr, [_constant(each) for each in arguments]):
             case (Row() as row, "transpose", [(1, 2, 0)] | [1, 2, 0]) if _is_plain(row) and _is_array(row):
                 return replace(row, moved=True)
-            case (Row() as row, "numpy", []) if _is_plain(row) and _is_plain_tensor(row.of.value):
+            case (Row() as row, "numpy", []) if _is_plain(row) and is_plain_tensor(row.of.value):
                 return replace(row, as_array=True)
             case (ArrayImage(transform=None) as image, "convert", [str() as mode]) if mode == _mode(image.row):
                 return image
@@ -336,28 +358,6 @@ class _Reader:
                 if not hasattr(getattr(type(self._dataset), name, None), "__get__"):
                     return Attribute(self._dataset, name)
         raise _NotUnderstood
-
-
-def is_list_of_images(value: Any) -> bool:
-    """True for a list that begins with an image of Pillow's that is no opened file, in RGB."""
-    pillow = sys.modules.get("PIL.Image")
-    first: Any = value[0] if type(value) in (list, tuple) and value else None
-    return pillow is not None and type(first) is pillow.Image and first.mode == "RGB"
-
-
-def _may_be_indices(value: Any) -> bool:
-    """True for what gives an integer at each place, or will be asked for that."""
-    if isinstance(value, np.ndarray):
-        return value.ndim == 1 and value.dtype.kind in "iu"
-    if isinstance(value, torch.Tensor):
-        return (
-            _is_plain_tensor(value) and value.ndim == 1 and not (value.is_floating_point() or value.dtype is torch.bool)
-        )
-    return True
-
-
-def _is_plain_tensor(value: Any) -> bool:
-    return type(value) is torch.Tensor and value.device.type == "cpu" and not value.requires_grad
 
 
 def _is_name(nodes: Sequence[ast.expr], name: str) -> bool:

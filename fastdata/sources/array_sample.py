@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -23,6 +24,9 @@ __all__ = [
     "Row",
     "SampleCode",
     "Trace",
+    "is_list_of_images",
+    "is_plain_tensor",
+    "may_be_indices",
 ]
 
 PILLOWS = "Pillow's"
@@ -143,11 +147,13 @@ class Label:
 
     Attributes:
         value: the row or the index.
+        arithmetic: operators and the integers on their right, in turn, before all else.
         transform: is called on it; None for nothing.
         is_tensor: it is given to `torch.tensor` at last.
     """
 
     value: Value
+    arithmetic: tuple[tuple[Callable[[Any, int], Any], int], ...] = ()
     transform: Callable[[Any], Any] | None = None
     is_tensor: bool = False
 
@@ -155,6 +161,8 @@ class Label:
         """The labels of samples."""
         value = self.value
         found = value.values(indices) if isinstance(value, Row) else value.of(indices)
+        for compute, number in self.arithmetic:
+            found = [compute(each, number) for each in found]
         if self.transform is not None:
             found = list(map(self.transform, found))
         if self.is_tensor and any(type(each) is not int for each in found):  # integers collate to what their tensors do
@@ -257,3 +265,26 @@ def _leads_through(place: Place, of: Attribute, at: Place) -> bool:
     """True if a place is found by looking up an attribute's row at another place."""
     here, before = len(at.lists), place.lists[: len(at.lists)]
     return before == at.lists and len(place.lists) > here and place.lists[here][0] is of.value
+
+
+def is_list_of_images(value: Any) -> bool:
+    """True for a list that begins with an image of Pillow's that is no opened file, in RGB."""
+    pillow = sys.modules.get("PIL.Image")
+    first: Any = value[0] if type(value) in (list, tuple) and value else None
+    return pillow is not None and type(first) is pillow.Image and first.mode == "RGB"
+
+
+def may_be_indices(value: Any) -> bool:
+    """True for what gives an integer at each place, or will be asked for that."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1 and value.dtype.kind in "iu"
+    if isinstance(value, torch.Tensor):
+        return (
+            is_plain_tensor(value) and value.ndim == 1 and not (value.is_floating_point() or value.dtype is torch.bool)
+        )
+    return True
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """True for a tensor in host memory that gives out rows as NumPy's arrays."""
+    return type(value) is torch.Tensor and value.device.type == "cpu" and not value.requires_grad

@@ -90,6 +90,12 @@ class Three(Base):
         return self.transform(Image.fromarray(self.data[index])), self.targets[index], index
 
 
+class Computes(Base):
+    def __getitem__(self, index: int) -> Any:
+        image = self.transform(Image.fromarray(self.data[index]))
+        return image, index % 10, self.targets[index] * 3 - 1, int(self.targets[index]) // 2
+
+
 class Names(Base):
     def __getitem__(self, index: int) -> Any:
         image = self.transform(Image.fromarray(self.data[index]))
@@ -141,6 +147,14 @@ class Part(Dataset[Any]):
     def __getitem__(self, item: int) -> Any:
         image, label = self.dataset[self.indices[item]]
         return torch.tensor(image), torch.tensor(label)
+
+
+class Chooses(Part):
+    wrap: Any = None
+
+    def __getitem__(self, item: int) -> Any:
+        image, label = self.dataset[item]
+        return (torch.tensor(image), torch.tensor(label)) if self.wrap else (image, label)
 
 
 class OwnTransform(Part):
@@ -200,6 +214,11 @@ READ: dict[str, Any] = {
     "indices of a tensor": lambda: Subset(Three(), torch.arange(5, dtype=torch.int16)),
     "indices as text": lambda: OwnTransform(AsTorchvision(None), ["3", "1", "0"], transform=STEPS),
     "labels of several kinds": lambda: Part(Short(targets=[1, 2.5, 3.0, 4.5, 5.0, 6.0, 7.0]), [1, 3]),
+    "arithmetic of labels": Computes,
+    "arithmetic of a tensor's labels": lambda: Computes(targets=torch.arange(COUNT)),
+    "arithmetic of an array's labels": lambda: Subset(Computes(targets=np.arange(COUNT, dtype=np.int8)), np.arange(9)),
+    "a choice": lambda: Chooses(Indexed(), range(9), wrap=True),
+    "the other choice": lambda: Chooses(Indexed(), range(9), wrap=False),
     "names": Names,
     "label first": LabelFirst,
     "subclass": Inherits,
