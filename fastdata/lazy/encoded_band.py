@@ -25,14 +25,25 @@ class Band(Image, metaclass=StandsForPillows):
     def __init__(self, whole: Image, number: int) -> None:
         super().__init__()
         self._whole: Image | None = whole
-        self._number = number
-        self._size, self.info = whole.size, copy_of_info(whole.info)
+        self._like, self._number, self._size = whole.copy(), number, whole.size  # the first has no pixels
+        self._info: dict[Any, Any] | None = None
         setattr(self, MODE, "L")
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The class that `isinstance` sees."""
         return type(self).pillows
+
+    @property
+    def info(self) -> dict[Any, Any]:
+        """The metadata of the whole image; read at first use."""
+        if self._info is None:
+            self._info = copy_of_info(self._like.info)
+        return self._info
+
+    @info.setter
+    def info(self, value: dict[Any, Any]) -> None:
+        self._info = value
 
     def _get_pixels(self) -> Any:
         if self._pixels is None:
