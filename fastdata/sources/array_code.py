@@ -114,7 +114,7 @@ def _sample_of(dataset: Any, at: Place, trace: Trace) -> Any:
 
 
 def _returned(dataset: Any, function: Any, at: Place, trace: Trace) -> Any:
-    """What one function `__getitem__` returns, of a dataset's class or of one that it inherits from."""
+    """The symbolic value of one function `__getitem__`, of a dataset's class or of one that it inherits from."""
     if type(function) is not FunctionType:
         raise _NotUnderstood
     known = None if hasattr(function, "__wrapped__") else _TORCHVISIONS.get(name_of_function(function))

@@ -1,4 +1,4 @@
-"""What the samples of a dataset in memory are made of: an image, labels, and the form that holds them."""
+"""Parts of the samples of a dataset in memory: an image, labels, and the form that holds them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Place:
         return found
 
     def rows_of(self, indices: Sequence[Any]) -> list[int]:
-        """The same as numbers of rows.
+        """The places of samples, as numbers of rows.
 
         Raises:
             TypeError: one is no integer.
@@ -143,7 +143,7 @@ class ArrayImage:
 
 @dataclass(frozen=True)
 class Label:
-    """What is returned beside the image: a row or an index, perhaps transformed or made a tensor.
+    """A value beside the image: a row or an index, perhaps transformed or made a tensor.
 
     Attributes:
         value: the row or the index.
@@ -204,8 +204,9 @@ class SampleCode:
 
     def frozen(self) -> SampleCode:
         """Returns the same with the attributes as they are now; lists are copied, arrays of images are not."""
-        row = self.image.row
-        image = replace(self.image, row=replace(row, of=_kept(row.of, row.of.value), at=_copied(row.at)))
+        row, images = self.image.row, self.image.row.of.value
+        images = copy.copy(images) if type(images) is list else images
+        image = replace(self.image, row=replace(row, of=_kept(row.of, images), at=_copied(row.at)))
         return replace(self, image=image, labels=tuple(map(_frozen, self.labels)))
 
 
@@ -225,7 +226,7 @@ def _copied(place: Place) -> Place:
 
 
 class Trace:
-    """What was read of the code of one dataset, and of those inside of it: all of it must be in the sample.
+    """The lookups and calls in the code of one dataset, and of those inside of it: all must be in the sample.
 
     What is looked up or called for nothing may raise an error, draw random numbers or count.
     """

@@ -114,7 +114,7 @@ class ArraySource:
         return self.code.form
 
     def frozen(self) -> ArraySource:
-        """Returns it with the dataset's attributes as they are now; arrays of images are not copied."""
+        """Returns it with the dataset's attributes as they are now; pixels are not copied."""
         return ArraySource(self.dataset, self.code.frozen())
 
     def holds(self, indices: Sequence[Any]) -> bool:

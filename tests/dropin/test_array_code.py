@@ -566,6 +566,18 @@ def test_workers_do_not_see_what_the_loop_changes(persistent: bool) -> None:
         assert all(map(torch.equal, theirs, ours))
 
 
+def test_workers_do_not_see_an_image_that_the_loop_exchanges() -> None:
+    made = []
+    for cls in (torch.utils.data.DataLoader, DataLoader):
+        dataset = OfImages(pictures())
+        batches = iter(cls(dataset, 1, num_workers=2, prefetch_factor=1))
+        first = next(batches)
+        dataset.data[-1] = dataset.data[0]
+        made.append([first, *batches])
+    for theirs, ours in zip(*made, strict=True):
+        assert all(map(torch.equal, theirs, ours))
+
+
 @pytest.mark.parametrize("draws", ["fast", "torch"])
 def test_wrapped_datasets_draw_as_the_dataset_inside(draws: Any) -> None:
     steps = v1.Compose([v1.RandomCrop(20, 4), v1.RandomHorizontalFlip(), v1.ToTensor()])
