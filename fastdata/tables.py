@@ -6,7 +6,8 @@ The layouts of rows are those of the structs in `fastdata/native/fastdata_native
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -14,7 +15,19 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["EFFECT", "GIVEN_NUMBERS", "EffectKind", "EffectTable", "Format", "Recipes", "Stamp", "Windows", "addresses"]
+__all__ = [
+    "EFFECT",
+    "GIVEN_NUMBERS",
+    "PACKED_HEAD",
+    "PackedRows",
+    "EffectKind",
+    "EffectTable",
+    "Format",
+    "Recipes",
+    "Stamp",
+    "Windows",
+    "addresses",
+]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -61,6 +74,45 @@ class EffectKind(IntEnum):
 GIVEN_NUMBERS = 5  # for each step of a geometry; `fastdata/native/fastdata_native.h` says what they are
 
 EFFECT = np.dtype([("kind", np.int32), ("filter", np.int32), ("values", np.float64, 11)], align=True)
+
+
+PACKED_HEAD = (  # the int32 members of PackedHead (`fastdata/native/jpeg/packed.h`), in order
+    "bytes",
+    "components",
+    "halved_x",
+    "halved_y",
+    "width",
+    "height",
+    "left",
+    "top",
+    "source_width",
+    "source_height",
+    "first_column",
+    "first_row",
+    "columns",
+    "rows",
+    "is_entropy_coded",
+    "tile",
+    "tiles",
+    "result_width",
+    "result_height",
+    "across_taps",
+    "down_taps",
+    "down_first",
+    "flip_x",
+    "flip_y",
+    "steps_at",
+    "across_at",
+    "down_at",
+    "begins_at",
+    "tiles_at",
+    "dc_0_at",
+    "ac_0_at",
+    "dc_1_at",
+    "ac_1_at",
+    "dc_2_at",
+    "ac_2_at",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +240,8 @@ class Recipes:
         format: format of the stored pixels.
         out: uint64: address of each result.
         kept: bool: images of which an unpacked record is wanted as well; None for none.
+        packed: images that a device can decode are handed over for it, and their places are not written; a filler that
+            knows none writes them.
     """
 
     paths: Sequence[str | os.PathLike[str]] | None = None
@@ -209,6 +263,7 @@ class Recipes:
     format: Format
     out: npt.NDArray[np.uint64]
     kept: npt.NDArray[np.bool_] | None = None
+    packed: bool = False
 
     def __len__(self) -> int:
         return len(self.out)
@@ -239,3 +294,30 @@ def _some(column: Any, rows: npt.NDArray[np.intp]) -> Any:
 def addresses(first: int, stride_bytes: int, count: int) -> npt.NDArray[np.uint64]:
     """Returns addresses of `count` images, one after the other from `first` on."""
     return np.arange(first, first + count * stride_bytes, stride_bytes, dtype=np.uint64)
+
+
+class PackedRows:
+    """What a device needs to decode some of N images (`fastdata/native/jpeg/packed.h`), in memory that goes with it.
+
+    Args:
+        count: N.
+        free: frees the memory of one, given by its address.
+
+    Attributes:
+        addresses: uint64, (N,): where each begins; 0 for an image that is decoded already, or refused.
+        sizes: int64, (N,): bytes of each; 0 likewise.
+    """
+
+    def __init__(self, count: int, free: Callable[[int], object]) -> None:
+        self.addresses, self.sizes = np.zeros(count, np.uint64), np.zeros(count, np.int64)
+        weakref.finalize(self, _free_all, self.addresses, free).atexit = False
+
+    def take(self, row: int, others: PackedRows, other: int) -> None:
+        """Takes over row `other` of others as `row`."""
+        self.addresses[row], self.sizes[row] = others.addresses[other], others.sizes[other]
+        others.addresses[other] = others.sizes[other] = 0
+
+
+def _free_all(addresses: npt.NDArray[np.uint64], free: Callable[[int], object]) -> None:
+    for address in addresses[addresses != 0].tolist():
+        free(address)

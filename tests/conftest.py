@@ -28,6 +28,9 @@ from fastdata.loaders import describe_backends
 
 _NUMBERS = itertools.count()
 
+# Triton decides at its import whether it interprets kernels: tests/device/test_kernels.py starts these on their own.
+collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["interpreted/*"]
+
 # Tests define datasets and transforms in functions, which only forked processes get without pickling.  Those of other
 # start methods name theirs, and programs that tests start have Python's own default.
 if sys.platform == "linux" and sys.version_info >= (3, 14):

@@ -47,8 +47,8 @@ __all__ = [
     "thread_count",
 ]
 
-DecodeDevice: TypeAlias = Literal["auto", "cpu", "mixed"]
-DECODE_DEVICES: tuple[DecodeDevice, ...] = ("auto", "cpu", "mixed")
+DecodeDevice: TypeAlias = Literal["auto", "cpu", "mixed", "cuda"]
+DECODE_DEVICES: tuple[DecodeDevice, ...] = ("auto", "cpu", "mixed", "cuda")
 AugmentOn: TypeAlias = Literal["host", "device"]
 AUGMENT_ON: tuple[AugmentOn, ...] = ("host", "device")
 Draws: TypeAlias = Literal["sample", "torch"]
@@ -113,11 +113,12 @@ def check_dali(options: object) -> DaliOptions:
     return options
 
 
-def check_decode_device(decode_device: str, backend: str, device: torch.device | None) -> str:
-    """Returns the device that `decode_device` selects: "cpu", or "mixed" (DALI decodes on the batches' GPU).
+def check_decode_device(decode_device: str, backend: str, device: torch.device | None, fidelity: str = "exact") -> str:
+    """Returns the device that `decode_device` selects: "cpu", "mixed" (DALI decodes on the batches' GPU) or "cuda".
 
     Raises:
-        OptionError: "mixed" without DALI or without a CUDA device.
+        OptionError: "mixed" without DALI, "cuda" with another backend than the native one or without exact pixels, or
+            one of them without a CUDA device.
     """
     check_choice("decode_device", decode_device, DECODE_DEVICES)
     on_gpu = device is not None and device.type == "cuda"
@@ -128,6 +129,11 @@ def check_decode_device(decode_device: str, backend: str, device: torch.device |
         )
     if decode_device == "mixed" and cuda.is_rocm():
         raise OptionError("decode_device='mixed' needs an NVIDIA GPU, but this torch was built for AMD's; use 'cpu'")
+    if decode_device == "cuda" and not (on_gpu and backend in ("auto", "native") and fidelity == "exact"):
+        raise OptionError(
+            "decode_device='cuda' needs device='cuda', backend='auto' or 'native', and fidelity='exact'; "
+            f"got device={device}, backend={backend!r}, fidelity={fidelity!r}"
+        )
     if decode_device == "auto":
         return "mixed" if on_gpu and not cuda.is_rocm() else "cpu"
     return decode_device

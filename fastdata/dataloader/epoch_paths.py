@@ -52,6 +52,7 @@ class EpochPaths(StatefulEpochs):
             self._stats,
             self._findings,
             route=route,
+            device=self._device,
             pin=self.pin_memory or on_gpu,
         )
 
@@ -144,15 +145,7 @@ class EpochPaths(StatefulEpochs):
             return None
 
     def _to_device(self, numbered: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Copies (number, batch, program) ahead, and runs the program that was left to the device."""
+        """Copies (number, batch, …) ahead."""
         if self._device is None or self._device.type == "cpu":
             return numbered
-
-        def finish(item: tuple[Any, ...]) -> tuple[Any, ...]:
-            number, batch, program = item
-            if program is not None:
-                images, targets = batch
-                batch = type(batch)((program.run(images), targets))
-            return number, batch
-
-        return iter(DevicePrefetcher(numbered, self._device, transform=finish))
+        return iter(DevicePrefetcher(numbered, self._device))

@@ -47,6 +47,8 @@ _OF_THE_PIPELINE: dict[str, Any] = {
 
 _LABEL = 12  # columns
 
+_FOR_GPU = "unpacked JPEGs (shards converted with --unpacked, the cache) and JPEGs with an index (fastdata index)"
+
 _WITH_FUSED = ("backend", "fidelity", "memory_format")
 
 
@@ -56,6 +58,8 @@ def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
     is_stream = isinstance(loader.dataset, IterableDataset)
     if loader.batch_sampler is not None and not is_stream and route.left_to_torch is None and native_problem() is None:
         at_work += ("on_error", "cache")
+    if loader.decode_on == "cuda":
+        at_work += ("decode_device",)
     given = (
         (name, getattr(loader, name), default) for name, default in _OF_THE_PIPELINE.items() if name not in at_work
     )
@@ -93,6 +97,7 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
         or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),
+        "decodes on": f"{loader.device}: {_FOR_GPU} in batches" if loader.decode_on == "cuda" else None,
         "cache": _cache_of_own_code(loader, route),
         "seed": seed,
         "no effect": ", ".join(without_effect(loader, route)) or None,
@@ -132,8 +137,11 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
     assert plan is not None
     assert route.source is not None
     choice = findings.choice or choose_backend(route.source, fidelity=loader.fidelity)
-    decoding, decodes_on = WholeBatchDecoding.of(_config(loader, route, choice)), None
-    if not _in_memory(route) and len(choice.backend.decode_devices) > 1:
+    config = _config(loader, route, choice)
+    decoding, decodes_on = WholeBatchDecoding.of(config), None
+    if loader.decode_on == "cuda":
+        decodes_on = _on_gpu(loader, route, config)
+    elif not _in_memory(route) and len(choice.backend.decode_devices) > 1:
         decodes_on = "the GPU (mixed)" if decoding.on_gpu else "the CPU"
         if plan.all_effects or plan.later:
             own = choice.backend.name
@@ -154,6 +162,20 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
         "index": _index(route, choice),
         "cache": _cache(loader, route, choice),
     }
+
+
+def _on_gpu(loader: LoaderArguments, route: Route, config: PipelineConfig) -> str:
+    """Describes what decode_device="cuda" does for a plan of the image pipeline."""
+    if config.decodes_packed:
+        return f"{loader.device}: {_FOR_GPU}; all others are decoded by the CPU"
+    if _in_memory(route):
+        return f"nothing: {IN_MEMORY}"
+    why = (
+        "augmentations follow there; augment_on='device' does them on the GPU, too"
+        if config.plan.effects
+        else ("samples are built one by one")
+    )
+    return f"the CPU, since {why}"
 
 
 def _cache(loader: LoaderArguments, route: Route, choice: BackendChoice) -> str | None:

@@ -50,7 +50,7 @@ class Closable(Protocol):
 
 
 class Numbered:
-    """Yields (number, batch, None) for the batches of one of torch's iterators below; those that raised count, too.
+    """Yields (number, batch) for the batches of one of torch's iterators below; those that raised count, too.
 
     Args:
         batches: the iterator.
@@ -63,14 +63,14 @@ class Numbered:
         if ahead:
             batches.record.take_snapshot(0)
 
-    def __iter__(self) -> Iterator[tuple[int, Any, None]]:
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self
 
-    def __next__(self) -> tuple[int, Any, None]:
+    def __next__(self) -> tuple[int, Any]:
         batch = next(self._batches)
         if self._ahead:
             self._batches.record.take_snapshot(self._batches.handed)
-        return self._batches.handed - 1, batch, None
+        return self._batches.handed - 1, batch
 
 
 class EpochIterator:

@@ -128,8 +128,11 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         defer: leave images encoded in a dataset's own code, and fuse its transforms; False has all of it done by
             torch and Pillow, for image folders, too.  FASTDATA_DEFER=0 does that in a whole process, and FASTDATA=0
             leaves worker processes and their batches to torch as well.
-        decode_device: device that decodes with backend="dali": "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU
-            if `device` is one).
+        decode_device: device that decodes.  "cuda" is the GPU of `device`, with Pillow's pixels to the last bit, as far
+            as it can: unpacked JPEGs (shards converted with --unpacked, the cache) and JPEGs with an index (`fastdata
+            index`); the CPU decodes all others.  It needs Triton, which torch's builds for CUDA bring, and has not run
+            on a GPU yet.  With backend="dali": "mixed" (the GPU) or "cpu".  "auto" is "mixed" with DALI if `device` is
+            a GPU, else "cpu".
         dali: further choices for that backend.
         progress: show how far an epoch is, and the share of time spent waiting.
         cache: "ram", or a folder: keep JPEGs there with their coefficients unpacked while they are decoded, a third of
@@ -211,7 +214,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         self.draws = check_draws(draws, augment_on=augment_on)
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
-        self._decode_on = check_decode_device(decode_device, backend, self._device)
+        self._decode_on = check_decode_device(decode_device, backend, self._device, fidelity)
         self.cache, self.cache_bytes, self._record_cache = cache, cache_bytes, open_cache(cache, cache_bytes)
         self._begin_state(is_auto=num_workers == "auto")
         super().__init__(

@@ -12,10 +12,12 @@ from importlib import import_module
 from pickle import PickleError
 from typing import Any
 
+import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 
 from fastdata.dataloader.arguments import LoaderArguments, may_pin
+from fastdata.dataloader.prepare import decodes_on
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, warn_if_images
@@ -46,6 +48,7 @@ class Samples:
         stats: totals of the loader.
         findings: findings of the loader, extended while it runs.
         route: path of the batches.
+        device: where batches go; None is host memory.
         pin: batches are to be pinned, if they can be.
     """
 
@@ -56,8 +59,10 @@ class Samples:
         findings: Findings,
         *,
         route: Route,
+        device: torch.device | None,
         pin: bool,
     ) -> None:
+        self.device = device
         self.arguments, self.stats, self.findings = arguments, stats, findings
         self.route, self._pin = route, pin
         self.base_seed: int | None = None  # that torch's iterator has drawn
@@ -140,6 +145,7 @@ class Samples:
             pin=may_pin(self._pin),
             stats=self.stats,
             order=record.batches,
+            packs=decodes_on(arguments, self.device) == "cuda" and findings.choice.backend.name == "native",
             cache=arguments.record_cache,
             again=again,
         )

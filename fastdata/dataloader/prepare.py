@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +12,15 @@ from torch.utils.data import default_collate
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, counts_threads
+from fastdata.device.packed_batch import problem
 from fastdata.loaders import Backend
 from fastdata.pipeline.choose_backend import choose_backend
 from fastdata.pipeline.choose_threads import choose_threads
 from fastdata.pipeline.config import PipelineConfig
+from fastdata.system.stack_level import users_level
 from fastdata.views.philox import Key
 
-__all__ = ["pipeline_config"]
+__all__ = ["decodes_on", "pipeline_config"]
 
 
 def pipeline_config(
@@ -50,13 +53,21 @@ def pipeline_config(
         on_error=loader.on_error,
         memory_format=loader.memory_format,
         device=device,
-        decode_device=loader.decode_on,
+        decode_device=decodes_on(loader, device),
         backend_options=loader.dali,
         threads=loader.num_workers,
         cache=loader.record_cache,
         **more,
     )
     return _with_threads_counted(config, loader, findings)
+
+
+def decodes_on(loader: LoaderArguments, device: torch.device | None) -> str:
+    """Returns the device that decodes: the CPU, with a warning, where kernels for the GPU cannot run."""
+    if loader.decode_on != "cuda" or device is None or (why := problem(device)) is None:
+        return loader.decode_on
+    warnings.warn(f"decode_device='cuda' has no effect, the CPU decodes: {why}", stacklevel=users_level())
+    return "cpu"
 
 
 def _find_backend(loader: LoaderArguments, route: Route, findings: Findings) -> Backend:

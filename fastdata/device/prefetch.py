@@ -26,17 +26,19 @@ On the CPU everything is handed through untouched (but for ``static``).
 
 from __future__ import annotations
 
-import copy
+import copy as copying
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from fastdata.device.left_to_device import LeftToDevice
 from fastdata.errors import OptionError
 from fastdata.order.sampler_chain import epoch_sampler
 from fastdata.system import cuda
@@ -206,12 +208,28 @@ class DevicePrefetcher:
         return map_tensors(batch, lambda tensor: next(kept).copy_(tensor, non_blocking=True))
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """A batch on the device.
+
+    Attributes:
+        batch: the batch.
+        done: event after the copy, and what the device makes of it.
+        errors: functions that return what the device has found then, or None.
+    """
+
+    batch: Any
+    done: Any
+    errors: Sequence[Callable[[], Exception | None]]
+
+
 class _CopiedAhead:
     """One iteration: copies begin ahead of need; a batch that fails raises at its place, and the next goes on."""
 
     def __init__(self, prefetcher: DevicePrefetcher, batches: Iterator[Any], streams: CopyStreams) -> None:
         self._prefetcher, self._batches, self._streams = prefetcher, batches, streams
-        self._ready: deque[tuple[Any, Any] | Exception] = deque()
+        self._ready: deque[_Copy | Exception] = deque()
+        self._unchecked: deque[_Copy] = deque()  # that were handed over
         self._passed: deque[Any] = deque()  # of the batches handed over last: events after the consumer's work on each
         self._handed_over = self._ended = False
 
@@ -220,6 +238,7 @@ class _CopiedAhead:
 
     def __next__(self) -> Any:
         self._wait_for_the_device()
+        self._check(self._prefetcher.depth + 1)
         while not self._ended and len(self._ready) <= self._prefetcher.depth:
             try:
                 self._ready.append(self._start_copy(next(self._batches)))
@@ -230,10 +249,11 @@ class _CopiedAhead:
         try:
             oldest = self._ready.popleft()
         except IndexError:  # at the end, or closed by another thread
+            self._check(0)
             raise StopIteration from None
         if isinstance(oldest, Exception):
             raise oldest
-        return self._hand_over(*oldest)
+        return self._hand_over(oldest)
 
     def _wait_for_the_device(self) -> None:
         """Keeps the host from running further ahead of the device than the batches that are copied ahead."""
@@ -243,35 +263,56 @@ class _CopiedAhead:
         while len(self._passed) > self._prefetcher.depth + 1:
             self._streams.host_waits_for(self._passed.popleft())
 
+    def _check(self, unchecked: int) -> None:
+        """Raises what the device has found in batches that were handed over, but for so many of the last."""
+        while len(self._unchecked) > unchecked:
+            copy = self._unchecked.popleft()
+            self._streams.host_waits_for(copy.done)
+            for find in copy.errors:
+                if (error := find()) is not None:
+                    raise error
+
     def close(self) -> None:
         """Drops what was copied ahead, and the iterator behind it."""
         self._ready.clear()
+        self._unchecked.clear()
         self._passed.clear()
         self._batches, self._ended = iter(()), True
 
-    def _start_copy(self, batch: Any) -> tuple[Any, Any]:
-        streams, transform = self._streams, self._prefetcher.transform
+    def _start_copy(self, batch: Any) -> _Copy:
+        streams, transform, errors = self._streams, self._prefetcher.transform, []
+
+        def on_device(each: Any) -> torch.Tensor:
+            if not isinstance(each, LeftToDevice):
+                return streams.to_device(each)
+            made = each.run(streams.to_device(each.memory))
+            if each.error is not None:
+                errors.append(each.error)
+            return made
+
         with streams.copying():
-            moved = map_tensors(batch, streams.to_device)
+            moved = map_tensors(batch, on_device)
             if transform is not None:
                 moved = transform(moved)
-            return moved, streams.copied()
+            return _Copy(moved, streams.copied(), errors)
 
-    def _hand_over(self, batch: Any, copied: Any) -> Any:
-        self._streams.consumer_waits_for(copied)
+    def _hand_over(self, copy: _Copy) -> Any:
+        self._streams.consumer_waits_for(copy.done)
+        if copy.errors:
+            self._unchecked.append(replace(copy, batch=None))
 
         def mark(tensor: torch.Tensor) -> torch.Tensor:
             self._streams.consumer_uses(tensor)
             return tensor
 
-        batch = map_tensors(batch, mark)
+        batch = map_tensors(copy.batch, mark)
         self._handed_over = True
         return self._prefetcher._into_kept(batch) if self._prefetcher.static else batch
 
 
-def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Applies a function to every tensor in nested lists, tuples, named tuples and mappings."""
-    if isinstance(value, torch.Tensor):
+def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Applies a function to every tensor, and to what is `LeftToDevice`, in nested lists, tuples and mappings."""
+    if isinstance(value, torch.Tensor | LeftToDevice):
         return function(value)
     if isinstance(value, PackedSequence):  # whose `batch_sizes` belong on the host
         parts = (value.data, value.sorted_indices, value.unsorted_indices)
@@ -286,7 +327,7 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
         if type(value) is dict:
             return mapped
         if isinstance(value, MutableMapping):  # a defaultdict's constructor takes something else first
-            same = copy.copy(value)
+            same = copying.copy(value)
             same.update(mapped)
             return same
         return type(value)(mapped)  # type: ignore[call-arg]

@@ -10,11 +10,16 @@ from typing import Any
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from fastdata import native
+from fastdata.device.left_to_device import LeftToDevice
+from fastdata.device.packed_batch import WRONG_VALUES, packed_batch
 from fastdata.device.prefetch import map_tensors
+from fastdata.errors import DecodeError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.fetch import SampleFetcher
 from fastdata.lazy.fill import Filling, SeenImages, StoredRows
 from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, is_pending, real, stands_in
+from fastdata.lazy.undecoded import UndecodedBatch
 from fastdata.loaders import Backend
 from fastdata.loaders.backend import Filler
 from fastdata.order.epoch_batches import EpochBatches
@@ -25,6 +30,7 @@ from fastdata.pipeline.jobs import SkipResult, Task, run_all, stop_if_cancelled
 from fastdata.pipeline.record_cache import RecordCache
 from fastdata.pipeline.stats import BatchTimes, PipelineStats
 from fastdata.pipeline.substitutes import substitutes
+from fastdata.tables import PackedRows
 
 __all__ = ["CompletedBatch", "Completion", "FetchedBatch"]
 
@@ -41,6 +47,7 @@ class Completion:
         pin: put batches into pinned memory.
         stats: receives the times and byte counts of each batch.
         order: the epoch's batches, from which substitutes are taken; may be None unless `on_error` is "replace".
+        packs: the device that batches go to decodes what it can; see `fastdata.device.packed_batch`.
         cache: keeps records of the files that are decoded, and gives them in later epochs; None for none.
         again: makes a failed batch again where it was made; called with the number of that worker process (None: this
             process) and the request.
@@ -53,6 +60,7 @@ class Completion:
     pin: bool
     stats: PipelineStats
     order: EpochBatches | None
+    packs: bool = False
     cache: RecordCache | None = None
     again: Callable[[int | None, MakeAgain], MadeAgain]
     filler: Filler = field(init=False)
@@ -71,6 +79,31 @@ class Completion:
     def empty_batch(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised batch (N, 3, height, width) in `memory_format`, pinned if `pin`."""
         return self.memory.images(shape, dtype, memory_format=self.memory_format, pin=self.pin)
+
+    def rows_for_device(self, whole: UndecodedBatch) -> StoredRows:
+        """Places for the images of a batch that a device decodes as far as it can."""
+        shape = len(whole.images.sources), *whole.image_shape
+        pixels = self.memory.images(shape, torch.uint8, memory_format=torch.channels_last, pin=False)
+        return StoredRows(whole.images, pixels, PackedRows(len(pixels), native.load().library.fd_free))
+
+    def left_to_device(self, rows: StoredRows) -> LeftToDevice:
+        """Such a batch, once it is filled."""
+        levels = rows.images.levels
+        arena, decoded = packed_batch(
+            rows.packed,
+            rows.batch.permute(0, 2, 3, 1),
+            range(len(rows.batch)),
+            levels=levels.table() if levels.steps else None,
+            memory_format=self.memory_format,
+            pin=self.pin,
+        )
+        sources, indices = rows.images.sources, rows.images.indices
+
+        def failed(wrong: list[int]) -> DecodeError:
+            reason, where = ValueError(WRONG_VALUES), sources[wrong[0]].location()
+            return DecodeError.because(reason, index=indices[wrong[0]], location=where, backend="native on the GPU")
+
+        return decoded.of(arena, _unchanged, failed)
 
     def request(self, order: SampleOrder) -> MakeAgain:
         """Returns the request to make a failed batch again, with substitutes if `on_error` is "replace"."""
@@ -94,6 +127,7 @@ class CompletedBatch:
     def __init__(self, completion: Completion, received: Any, number: int = 0) -> None:
         self._completion, self._number = completion, number
         self._times: list[BatchTimes] = []
+        self._left: dict[int, StoredRows] = {}  # by id of a pending tensor: what the device decodes
         self._receive(received)
 
     def _receive(self, received: Any) -> None:
@@ -118,7 +152,7 @@ class CompletedBatch:
     def _pinned(self, batch: Any) -> Any:
         times = BatchTimes()
         with times.stage("collate"):
-            batch = map_tensors(batch, _finished)
+            batch = map_tensors(batch, self._finished)
             if self._completion.pin:
                 batch = pin_memory(batch)  # type: ignore[no-untyped-call]  # classes of the user's pin themselves
         self._times.append(times)
@@ -196,6 +230,8 @@ class CompletedBatch:
         """Allocates memory for a pending tensor's images and makes it the tensor's value."""
         if isinstance(tensor, PendingBatch):
             whole = tensor.undecoded
+            if self._completion.packs and len(whole.lead) == 1 and not any(whole.images.erased):
+                return self._left.setdefault(id(tensor), self._completion.rows_for_device(whole))
             shape = len(whole.images.sources), *whole.image_shape
             batch = self._completion.empty_batch(shape, whole.images.levels.dtype)
             whole.value = batch if len(whole.lead) == 1 else batch.view(whole.shape)
@@ -207,6 +243,17 @@ class CompletedBatch:
         one.value = batch if one.is_batch else batch[0]
         return StoredRows(SeenImages.of([one]), batch)
 
+    def _finished(self, tensor: torch.Tensor) -> torch.Tensor | LeftToDevice:
+        """Returns a tensor as the caller gets it, decoded, or what the device decodes."""
+        if (rows := self._left.get(id(tensor))) is not None:
+            return self._completion.left_to_device(rows)
+        if stands_in(tensor):
+            own: Any = tensor.undecoded  # type: ignore[attr-defined]
+            tensor = own.settle(own.finished(own.value))
+        else:
+            tensor = real(tensor)
+        return tensor
+
     def _ask_pillow(self, filling: Filling, refused: Sequence[tuple[int, Exception]]) -> None:
         times = BatchTimes()
         with times.stage("decode"):
@@ -217,14 +264,8 @@ class CompletedBatch:
         self._times.append(times)
 
 
-def _finished(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor as the caller gets it: decoded."""
-    if stands_in(tensor):
-        own: Any = tensor.undecoded  # type: ignore[attr-defined]
-        tensor = own.settle(own.finished(own.value))
-    else:
-        tensor = real(tensor)
-    return tensor
+def _unchanged(batch: torch.Tensor) -> torch.Tensor:
+    return batch
 
 
 class FetchedBatch(CompletedBatch):

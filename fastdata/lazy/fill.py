@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from fastdata.loaders.native import decode_one
 from fastdata.loaders.resample import see
 from fastdata.loaders.rows import fill_by_pillow
 from fastdata.native import load
-from fastdata.tables import EFFECT, EffectTable, Format, Recipes, Windows, addresses
+from fastdata.tables import EFFECT, EffectTable, Format, PackedRows, Recipes, Windows, addresses
 from fastdata.views.erased import Erased
 from fastdata.views.given import Given
 from fastdata.views.levels import Levels, stored_format
@@ -151,14 +151,23 @@ class SeenImages:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """N images, and the batch (N, 3, height, width) that holds them, contiguous or channels_last."""
+    """N images, and the batch (N, 3, height, width) that holds them, contiguous or channels_last.
+
+    Attributes:
+        images: the images.
+        batch: the batch; if a device decodes what it can, uint8 in channels_last, for the other images.
+        packed: receives what the device decodes; None where it decodes nothing.
+    """
 
     images: SeenImages
     batch: torch.Tensor
+    packed: PackedRows | None = None
 
     @property
     def format(self) -> Format:
         """The pixel format in which images are stored in their rows."""
+        if self.packed is not None:
+            return Format()
         return stored_format(self.images.levels, channels_first=self.batch.is_contiguous())
 
     def erase(self, row: int) -> None:
@@ -245,6 +254,7 @@ class Filling:
                 effects=whole.effects[chosen] if whole.effects is not None else None,
                 format=parts[format_].format,
                 out=out[chosen],
+                packed=parts[format_].packed is not None,
             )
             fillings.append(cls(recipes, sources, [places[row] for row in chosen]))
         return fillings
@@ -271,6 +281,8 @@ class Filling:
         for row in range(len(self.sources)):
             if row not in refused:
                 self._erase(row)
+        if filled.packed is not None:
+            self._hand_out(filled.packed, refused)
         return replace(filled, refused=refused)
 
     def by_pillow(self, row: int, refusal: Exception) -> Exception | None:
@@ -286,6 +298,13 @@ class Filling:
         if error is None:
             self._erase(row)
         return error
+
+    def _hand_out(self, packed: PackedRows, refused: Mapping[int, Exception]) -> None:
+        for row in np.flatnonzero(packed.sizes).tolist():
+            if row not in refused:
+                part, place = self.places[row]
+                assert part.packed is not None
+                part.packed.take(place, packed, row)
 
     def _erase(self, row: int) -> None:
         part, place = self.places[row]
@@ -305,10 +324,11 @@ def decode_rows(part: StoredRows) -> list[Exception]:
 def _alike(parts: Sequence[StoredRows]) -> dict[int, list[int]]:
     """Groups rows, counted through all parts, by the first part that has the same format."""
     alike: dict[int, list[int]] = {}
-    formats: dict[tuple[Levels, bool], int] = {}
+    formats: dict[tuple[Levels, bool, bool], int] = {}
     row = 0
     for number, part in enumerate(parts):
-        first = formats.setdefault((part.images.levels, part.batch.is_contiguous()), number)
+        key = part.images.levels, part.batch.is_contiguous(), part.packed is not None
+        first = formats.setdefault(key, number)
         alike.setdefault(first, []).extend(range(row, row + len(part.batch)))
         row += len(part.batch)
     return alike

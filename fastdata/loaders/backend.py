@@ -43,7 +43,7 @@ import numpy.typing as npt
 from fastdata.errors import BackendUnavailable
 from fastdata.loaders.batch_decoder import BatchDecoder, ReadyBatches
 from fastdata.loaders.encoded import Encoded
-from fastdata.tables import Recipes
+from fastdata.tables import PackedRows, Recipes
 from fastdata.views.philox import Key
 
 if TYPE_CHECKING:  # processes that convert images need no torch
@@ -126,6 +126,7 @@ class Filled:
         decode_s: seconds spent drawing views and decoding, summed over threads.
         records: N unpacked records if `Recipes.kept` asked: b"" for an image that can have none, None if not made.
         cached: number of rows whose image came from a cache of such records.
+        packed: what a device needs to decode rows, if `Recipes.packed` asked for it.
     """
 
     refused: Mapping[int, Exception]
@@ -134,6 +135,7 @@ class Filled:
     decode_s: float = 0.0
     records: Sequence[bytes | None] = ()
     cached: int = 0
+    packed: PackedRows | None = None
 
 
 class HandBack(Exception):

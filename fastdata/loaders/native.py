@@ -79,6 +79,7 @@ class NativeFiller:
             read_s=results.read_s,
             decode_s=results.decode_s,
             records=results.records,
+            packed=results.packed,
         )
 
     def _indexes_of(self, recipes: Recipes) -> JpegIndexes | None:

@@ -9,7 +9,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from fastdata.tables import EFFECT
+from fastdata.tables import EFFECT, PACKED_HEAD
 
 __all__ = [
     "MESSAGE_BYTES",
@@ -34,7 +34,7 @@ MESSAGE_BYTES = 128
 
 READS_PNGS = 1  # a bit of fd_features
 
-_ABI_VERSION = 24
+_ABI_VERSION = 25
 
 
 class NativeMissing(Exception):
@@ -163,6 +163,7 @@ class CRecipes(ctypes.Structure):
         *((name, _pointer) for name in ("out", "effects")),
         ("effects_per_image", _i64),
         *((name, _pointer) for name in ("kept", "statuses", "messages", "read_bytes", "records", "record_bytes")),
+        *((name, _pointer) for name in ("packed", "packed_bytes")),
         *((name, _i64) for name in ("read_ns", "decode_ns")),
     ]
 
@@ -208,6 +209,7 @@ def _layouts() -> dict[str, list[int]]:
     for name, struct in _STRUCTS.items():
         offsets = [getattr(struct, field[0]).offset for field in struct._fields_]
         found[name] = [ctypes.sizeof(struct), *offsets]
+    found["PackedHead"] = [4 * len(PACKED_HEAD), *range(0, 4 * len(PACKED_HEAD), 4)]
     fields: Any = EFFECT.fields
     return {**found, "fd_effect": [EFFECT.itemsize, *(offset for _, offset in fields.values())]}
 
@@ -244,6 +246,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_pool_destroy": (None, [pointer]),
         "fd_pool_abandon": (None, [pointer]),
         "fd_fill": (None, [pointer] * 5),
+        "fd_gather": (None, [pointer, i64, *[pointer] * 3]),
         "fd_read": (None, [pointer] * 5),
         "fd_has_whole_scans": (i32, [pointer, i64, i64, i32]),
         "fd_draw_views": (i64, [i64, *[pointer] * 6]),

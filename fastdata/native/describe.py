@@ -22,7 +22,7 @@ from fastdata.native.abi import (
     PassOrder,
     Status,
 )
-from fastdata.tables import EFFECT, EffectTable, Format, Windows
+from fastdata.tables import EFFECT, EffectTable, Format, PackedRows, Windows
 
 __all__ = [
     "Effects",
@@ -111,6 +111,7 @@ class Results:
         decode_s: seconds spent on everything else, likewise.
         records: N unpacked records where those were asked for: b"" of an image that can have none, None where none was
             made.
+        packed: what a device needs to decode images, where that was asked for.
     """
 
     statuses: npt.NDArray[np.int32]
@@ -119,6 +120,7 @@ class Results:
     read_s: float = 0.0
     decode_s: float = 0.0
     records: Sequence[bytes | None] = ()
+    packed: PackedRows | None = None
 
     def reason(self, row: int) -> str:
         """Returns why an image failed, in words."""

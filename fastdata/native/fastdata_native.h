@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 24
+#define FD_ABI_VERSION 25
 
 /* What became of one image. */
 enum fd_status {
@@ -236,6 +236,10 @@ typedef struct {
     int64_t *read_bytes;   /* result: encoded bytes of each image; in an array those of its pixels */
     uint8_t **records;     /* result where kept: the record, NULL if it has none; fd_free frees it */
     int64_t *record_bytes; /* result where kept; -1: it can have none, not being a JPEG, or being damaged */
+    uint8_t **packed;      /* result: not NULL, which asks for it: what a device needs to decode the image instead
+                            * (jpeg/packed.h), and nothing is written to out; NULL for an image that is decoded to out,
+                            * being no record, or reaching out, or having effects; fd_free frees it */
+    int64_t *packed_bytes; /* result where packed */
     int64_t read_ns;       /* result: time spent reading, summed over threads */
     int64_t decode_ns;     /* result: the same for everything else */
 } fd_recipes;
@@ -278,6 +282,10 @@ FD_API void fd_pool_abandon(fd_pool *pool);
  */
 FD_API void fd_fill(fd_pool *pool, fd_recipes *recipes, const fd_geometry *geometry, const fd_format *format,
                     const fd_options *options);
+
+/* Copies N pieces of memory, each to a place of its own. */
+FD_API void fd_gather(fd_pool *pool, int64_t count, const uint8_t *const *pieces, const int64_t *piece_bytes,
+                      uint8_t *const *places);
 
 /* Reads N encoded images from files.  Of recipes only paths, offsets, lengths, crcs, statuses, messages, read_bytes,
  * which is not NULL, and read_ns are used.  data: NULL to learn read_bytes, the size of each; then data[i] has room for

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fastdata.native.abi import CArray, CRecipes
 from fastdata.native.describe import Effects, JpegIndexes, Results, joined, windows_to_c
-from fastdata.tables import GIVEN_NUMBERS, Recipes
+from fastdata.tables import GIVEN_NUMBERS, PackedRows, Recipes
 
 __all__ = ["RecipesCall"]
 
@@ -60,6 +60,10 @@ class RecipesCall:
         self.struct.effects, self.struct.effects_per_image = effects.to_c()
         self.struct.kept = self._column(recipes.kept, np.uint8)
         self.struct.records, self.struct.record_bytes = self._records.to_c()
+        self._packed = PackedRows(count, library.fd_free) if recipes.packed else None
+        if self._packed is not None:
+            self.struct.packed = self._packed.addresses.ctypes.data
+            self.struct.packed_bytes = self._packed.sizes.ctypes.data
         self.struct.statuses, self.struct.read_bytes = (
             column.ctypes.data for column in (self._results.statuses, self._results.read_bytes)
         )
@@ -68,7 +72,8 @@ class RecipesCall:
     def results(self) -> Results:
         """Returns what became of the images, after the call."""
         read_s, decode_s = self.struct.read_ns / 1e9, self.struct.decode_ns / 1e9
-        return replace(self._results, read_s=read_s, decode_s=decode_s, records=self._records.taken())
+        records = self._records.taken()
+        return replace(self._results, read_s=read_s, decode_s=decode_s, records=records, packed=self._packed)
 
     def _tell_sources(self, recipes: Recipes) -> None:
         struct = self.struct

@@ -60,7 +60,7 @@ class FetchesMany:
         batch = ImageBatch(EpochResources(config), 0, indices, range(len(indices)))
         jobs = OrderedJobs([batch], threads=threads, depth=1)
         try:
-            _, samples, _ = next(jobs)
+            _, samples = next(jobs)
         finally:
             jobs.close()
         return samples  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ __all__ = ["open_pipeline"]
 def open_pipeline(
     resources: EpochResources, batches: EpochBatches, *, depth: int, timeout_s: float, batch_size: int | None
 ) -> OrderedJobs | WholeBatches:
-    """Yields (number, batch, what is drawn for steps left to the device), in order; its `close` stops it.
+    """Yields (number, batch), in order; its `close` stops it.
 
     Args:
         resources: resources that all batches share.

@@ -41,7 +41,8 @@ class PipelineConfig:
         on_error: policy for a sample that cannot be decoded, one of `ON_ERROR`.
         memory_format: memory format of the batch, torch.contiguous_format or torch.channels_last.
         device: device to which batches go; None is host memory.  A CUDA device also does the steps after decoding.
-        decode_device: device on which a backend decodes whole batches, "cpu" or "mixed" (the GPU).
+        decode_device: device on which a backend decodes whole batches, "cpu" or "mixed" (the GPU); "cuda" for that of
+            the batches, where it can (see `decodes_packed`).
         backend_options: further choices for that backend, of its own type.
         pin: allocate batches in pinned memory.
         threads: number of threads that share a batch's tasks.
@@ -93,14 +94,16 @@ class PipelineConfig:
         return self.device is not None and self.device.type == "cuda"
 
     @property
-    def finishes_on_device(self) -> bool:
-        """True when steps may follow where batches go; what does them there takes the images out of a pair."""
-        return self.on_gpu and (self.arrays is None or self.arrays.form is None)
+    def decodes_packed(self) -> bool:
+        """True when batches go to the GPU packed, and are decoded there as far as that can be."""
+        plan = self.plan
+        suits = self.fills_batch and plan.in_one_pass and not plan.effects and self.arrays is None
+        return self.decode_device == "cuda" and self.on_gpu and suits and self.backend.name == "native"
 
     @property
     def leave_uint8(self) -> bool:
         """True when decoding ends with uint8 and the rest follows: on a device, or before augmentations."""
-        on_device = self.finishes_on_device and self.plan.output is Output.FLOAT
+        on_device = self.on_gpu and self.plan.output is Output.FLOAT
         return self.fills_batch and (bool(self.plan.augmentations) or on_device)
 
     def task_size(self, batch_size: int) -> int:

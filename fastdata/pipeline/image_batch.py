@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch.profiler import record_function
 
-from fastdata.augment.batch_program import BatchProgram
+from fastdata.device.left_to_device import LeftToDevice
+from fastdata.device.packed_batch import WRONG_VALUES, packed_batch
 from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Encoded, Pixels
@@ -29,7 +30,7 @@ from fastdata.pipeline.sample import Failure, Sample
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.pipeline.substitutes import none_decoded, substitutes
 from fastdata.sources.protocol import file_ranges, location_of, read_targets
-from fastdata.tables import Recipes, addresses
+from fastdata.tables import PackedRows, Recipes, addresses
 from fastdata.views.given import Given
 from fastdata.views.plan import Output, Size
 from fastdata.views.view import View
@@ -62,7 +63,7 @@ class ImageBatch:
         self._failures: list[Failure] = []
         self._times: list[BatchTimes] = []
         self._result: Any = None
-        self._on_device: BatchProgram | None = None
+        self._packed: PackedRows | None = None  # images that the device decodes
         self._given = GivenNumbers(self._config, number, self._indices)
         self._read_ahead: dict[int, Sample | Failure] = {}  # samples that had to be read for their sizes
 
@@ -92,11 +93,11 @@ class ImageBatch:
         self._times.append(times)
 
     def result(self) -> Any:
-        """The batch's number, the collated batch, and what is drawn for steps left to the device; see `Job.result`."""
+        """The batch's number, and the collated batch; see `Job.result`."""
         self._report()
         if self._result is None:
             raise SkipResult
-        return self._number, self._result, self._on_device
+        return self._number, self._result
 
     def _report(self) -> None:
         """Tells the loader's statistics; raises the first failure if failures are to be raised."""
@@ -142,8 +143,10 @@ class ImageBatch:
                 effects=self._resources.finish.effects(self._indices, self._occurrences, given),
                 format=self._resources.batch_format,
                 out=self._addresses(),
+                packed=self._config.decodes_packed,
             )
             filled = filler.fill(recipes)
+        self._packed = filled.packed
         good = np.ones(len(images), np.bool_)
         good[list(filled.refused)] = False
         self._read_targets_of(good)
@@ -352,15 +355,40 @@ class ImageBatch:
         if self._images is None:
             samples = [(self._samples[position], self._targets[position]) for position in good]
             return self._pinned(self._config.collate_fn(samples))
+        if self._config.decodes_packed:
+            return self._config.batch_of(self._left_to_device(good), self._collated_targets(good))
         images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
         finish, drawn_for = self._resources.finish, self._drawn_for(good)
         if not self._config.leave_uint8:
             finish.erase(images, *drawn_for)
-        elif self._config.finishes_on_device:
-            self._on_device = finish.on_batch(*drawn_for)
         else:
-            images = finish.on_batch(*drawn_for).run(images)
+            run = finish.on_batch(*drawn_for).run
+            images = LeftToDevice(images, run) if self._config.on_gpu else run(images)
         return self._config.batch_of(images, self._collated_targets(good))
+
+    def _left_to_device(self, good: Sequence[int]) -> LeftToDevice:
+        """The images, which the device decodes."""
+        config, resources, plan = self._config, self._resources, self._config.plan
+        assert self._images is not None
+        levelled = plan.output is Output.FLOAT and not plan.augmentations
+        with resources.pinning():
+            arena, decoded = packed_batch(
+                self._packed,
+                self._images.permute(0, 2, 3, 1),
+                good,
+                levels=resources.sample_levels.table() if levelled else None,
+                memory_format=config.memory_format,
+                pin=config.pin,
+            )
+        then = resources.finish.on_batch(*self._drawn_for(good), levelled=levelled)
+        self._packed = self._images = None
+        indices = [self._indices[position] for position in good]
+        return decoded.of(arena, then.run, lambda rows: self._failed_on_device([indices[row] for row in rows]))
+
+    def _failed_on_device(self, indices: Sequence[int]) -> DecodeError:
+        index = min(indices)
+        where = location_of(self._config.source, index)
+        return DecodeError.because(ValueError(WRONG_VALUES), index=index, location=where, backend="native on the GPU")
 
     def _collated_targets(self, good: Sequence[int]) -> Any:
         targets = [self._targets[position] for position in good]

@@ -50,16 +50,17 @@ class Finish:
         given: Sequence[Given | None] | None = None,
         *,
         augmented: bool = False,
+        levelled: bool = False,
     ) -> BatchProgram:
         """Draws what is done to a batch of N samples that is left uint8, with the float arithmetic.
 
         `given` are numbers that were drawn already.  With `augmented`, the augmentations of whole batches have been
-        done, as effects.
+        done, as effects; with `levelled`, the float arithmetic has been, of a batch without augmentations.
         """
         plan, operations = self.plan, list[Operation]()
         if not augmented:
             operations += self._operations(plan.augmentations, self._augmenting(indices, occurrences, given))
-        if plan.normalisation is not None:
+        if plan.normalisation is not None and not levelled:
             operations.append(_normalise(plan.normalisation))
         operations += self._operations(plan.float_augmentations, self._erasing(indices, occurrences, given))
         return BatchProgram(operations)

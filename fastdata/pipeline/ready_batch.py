@@ -39,7 +39,7 @@ class ReadyBatch:
     def finish(self) -> None:
         """Nothing is left to do."""
 
-    def result(self) -> tuple[int, Any, None]:
+    def result(self) -> tuple[int, Any]:
         """The batch's number and the batch, finished.
 
         Raises:
@@ -47,4 +47,4 @@ class ReadyBatch:
         """
         if self._refusal is not None:
             self._refusal.result()
-        return self._number, self._batch, None
+        return self._number, self._batch

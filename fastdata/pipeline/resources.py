@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -94,8 +95,9 @@ class EpochResources:
         self.finish = Finish(plan=plan, key=config.key)
         self.sample_levels = Levels.of(plan.normalisation if plan.output is Output.FLOAT else None)
         self.sample_format = stored_format(self.sample_levels)
-        self.batch_levels = UINT8 if config.leave_uint8 else self.sample_levels
-        is_contiguous = config.memory_format is not torch.channels_last
+        self.batch_levels = UINT8 if config.leave_uint8 or config.decodes_packed else self.sample_levels
+        self._memory_format = torch.channels_last if config.decodes_packed else config.memory_format
+        is_contiguous = self._memory_format is not torch.channels_last
         self.batch_format = stored_format(self.batch_levels, channels_first=is_contiguous, channels=config.channels)
         self.ready_batches: ReadyBatches | None = backend.ready_batches() if config.fills_batch else None
         decoding = WholeBatchDecoding.of(config)
@@ -136,13 +138,17 @@ class EpochResources:
                 each.close(ended)
 
     def empty_batch(self, count: int) -> torch.Tensor:
-        """An uninitialised batch (N, C, H, W) in the format asked for."""
+        """An uninitialised batch (N, C, H, W) in the format asked for, or as `packed_batch` takes it."""
         config, dtype = self.config, self.batch_levels.dtype
         assert config.plan.size is not None
-        shape = (count, config.channels, *config.plan.size)
-        # Pinned memory belongs to the thread's current device, which need not be the loader's.
-        with cuda.device(index_of(config.device)) if config.pin and config.on_gpu else nullcontext():
-            return self._memory.images(shape, dtype, memory_format=config.memory_format, pin=config.pin)
+        shape, pin = (count, config.channels, *config.plan.size), config.pin and not config.decodes_packed
+        with self.pinning():
+            return self._memory.images(shape, dtype, memory_format=self._memory_format, pin=pin)
+
+    def pinning(self) -> AbstractContextManager[Any]:
+        """Within it, pinned memory belongs to the loader's device, which need not be the thread's current one."""
+        config = self.config
+        return cuda.device(index_of(config.device)) if config.pin and config.on_gpu else nullcontext()
 
     def finished_empty_batch(self, count: int) -> torch.Tensor:
         """An uninitialised batch (N, C, H, W) as the caller will get it, on its device."""

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastdata.augment.batch_program import BatchProgram
 from fastdata.augment.effects import nothing
 from fastdata.augment.ops import on_device_of
+from fastdata.device.left_to_device import LeftToDevice
 from fastdata.device.prefetch import index_of, map_tensors
 from fastdata.errors import PipelineError
 from fastdata.loaders import pillow, pillow_files
@@ -136,7 +136,7 @@ class WholeBatch(ImageBatch):
     def __repr__(self) -> str:
         return f"batch {self._number} (samples {self._indices[0]} …)"
 
-    def complete(self, decoded: Decoded) -> tuple[int, Any, BatchProgram | None]:
+    def complete(self, decoded: Decoded) -> tuple[int, Any]:
         """The finished batch from the pipeline's output, uint8 (N, H, W, 3), or decoded here if that gave up.
 
         Raises:
@@ -159,24 +159,24 @@ class WholeBatch(ImageBatch):
         self._resources.stats.samples += len(good)
         if len(good) < len(self._loaded):
             decoded = decoded[on_device_of(decoded, torch.tensor(good))]
-        return self._number, *self._finished(decoded, good)
+        return self._number, self._finished(decoded, good)
 
-    def _finished(self, decoded: torch.Tensor, good: Sequence[int]) -> tuple[Any, BatchProgram | None]:
+    def _finished(self, decoded: torch.Tensor, good: Sequence[int]) -> Any:
         config, finish = self._config, self._resources.finish
         images = decoded.permute(0, 3, 1, 2)
         targets = self._collated_targets(good)
         if not (config.leave_uint8 or images.is_cuda):
             converted = self._converted(images)
             finish.erase(converted, *self._drawn_for(good))
-            return join(config.collate_fn, converted, targets), None
+            return join(config.collate_fn, converted, targets)
         images = images.contiguous(memory_format=config.memory_format)
         program = finish.on_batch(*self._drawn_for(good), augmented=self._resources.batch_effects is not None)
         if config.on_gpu and not images.is_cuda:
-            return join(config.collate_fn, self._pinned(images), targets), program
+            return join(config.collate_fn, LeftToDevice(self._pinned(images), program.run), targets)
         finished = program.run(images)
         if finished is decoded or finished._is_view():
             finished = finished.clone()  # the pipeline's memory must not outlive the next batch
-        return join(config.collate_fn, finished, _moved(targets, finished)), None
+        return join(config.collate_fn, finished, _moved(targets, finished))
 
     def _converted(self, images: torch.Tensor) -> torch.Tensor:
         """Converts on the host, with the arithmetic of every other backend."""
@@ -256,7 +256,7 @@ class WholeBatch(ImageBatch):
 
 
 class WholeBatches:
-    """Yields (number, batch, what is to be drawn on the device) in order, with several batches in the pipeline.
+    """Yields (number, batch) in order, with several batches in the pipeline.
 
     Args:
         resources: resources that all batches share.
@@ -273,10 +273,10 @@ class WholeBatches:
         self._feeds = _Feeds(jobs, resources.config.plan)
         self._decoded = decoder.open(self._feeds, _request(resources, largest_batch))
 
-    def __iter__(self) -> Iterator[tuple[int, Any, BatchProgram | None]]:
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self
 
-    def __next__(self) -> tuple[int, Any, BatchProgram | None]:
+    def __next__(self) -> tuple[int, Any]:
         if os.getpid() != self._pid:
             raise PipelineError(
                 "this iterator was made in another process; after a fork make a new one with iter(loader)"

@@ -83,7 +83,7 @@ GUARDS = {
     ),
     "the consumer's stream waits for the copy": Guard(
         "fastdata/device/prefetch.py",
-        "        self._streams.consumer_waits_for(copied)\n",
+        "        self._streams.consumer_waits_for(copy.done)\n",
         "",
         campaign("device_schedules", 100),
     ),

@@ -42,7 +42,7 @@ def test_every_struct_of_the_interface_is_compared() -> None:
     library = native.load().library
     header = (SOURCES / "fastdata_native.h").read_text()
     named = set(re.findall(r"^} (fd_\w+);", header, re.MULTILINE))
-    assert named == set(abi._layouts())
+    assert named | {"PackedHead"} == set(abi._layouts())
     assert all(library.fd_struct_layout(name.encode(), None, 0) > 1 for name in named)
     assert library.fd_struct_layout(b"fd_nothing", None, 0) == 0
 

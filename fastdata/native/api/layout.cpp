@@ -1,5 +1,6 @@
 // Sizes and offsets of the interface's structs, so that nobody who repeats them reads other memory than is meant.
 #include "fastdata_native.h"
+#include "jpeg/packed.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -57,21 +58,33 @@ template <> struct LayoutOf<fd_array> {
 
 template <> struct LayoutOf<fd_recipes> {
     using Struct = fd_recipes;
-    static constexpr size_t numbers[] = {sizeof(Struct),  AT(count),    AT(paths),
-                                         AT(paths_bytes), AT(offsets),  AT(lengths),
-                                         AT(crcs),        AT(data),     AT(data_bytes),
-                                         AT(array),       AT(rows),     AT(same_as),
-                                         AT(indexes),     AT(views),    AT(indices),
-                                         AT(occurrences), AT(given),    AT(out_size_px),
-                                         AT(out),         AT(effects),  AT(effects_per_image),
-                                         AT(kept),        AT(statuses), AT(messages),
-                                         AT(read_bytes),  AT(records),  AT(record_bytes),
-                                         AT(read_ns),     AT(decode_ns)};
+    static constexpr size_t numbers[] = {sizeof(Struct),  AT(count),        AT(paths),
+                                         AT(paths_bytes), AT(offsets),      AT(lengths),
+                                         AT(crcs),        AT(data),         AT(data_bytes),
+                                         AT(array),       AT(rows),         AT(same_as),
+                                         AT(indexes),     AT(views),        AT(indices),
+                                         AT(occurrences), AT(given),        AT(out_size_px),
+                                         AT(out),         AT(effects),      AT(effects_per_image),
+                                         AT(kept),        AT(statuses),     AT(messages),
+                                         AT(read_bytes),  AT(records),      AT(record_bytes),
+                                         AT(packed),      AT(packed_bytes), AT(read_ns),
+                                         AT(decode_ns)};
 };
 
 template <> struct LayoutOf<fd_effect> {
     using Struct = fd_effect;
     static constexpr size_t numbers[] = {sizeof(Struct), AT(kind), AT(filter), AT(values)};
+};
+
+template <> struct LayoutOf<fastdata::PackedHead> {
+    using Struct = fastdata::PackedHead;
+    static constexpr size_t numbers[] = {
+        sizeof(Struct),   AT(bytes),         AT(components),  AT(halved_x),         AT(halved_y),      AT(width),
+        AT(height),       AT(left),          AT(top),         AT(source_width),     AT(source_height), AT(first_column),
+        AT(first_row),    AT(columns),       AT(rows),        AT(is_entropy_coded), AT(tile),          AT(tiles),
+        AT(result_width), AT(result_height), AT(across_taps), AT(down_taps),        AT(down_first),    AT(flip_x),
+        AT(flip_y),       AT(steps_at),      AT(across_at),   AT(down_at),          AT(begins_at),     AT(tiles_at),
+        AT(codes_at[0]),  AT(codes_at[1]),   AT(codes_at[2]), AT(codes_at[3]),      AT(codes_at[4]),   AT(codes_at[5])};
 };
 
 #undef AT
@@ -82,10 +95,15 @@ struct Layout {
 };
 
 const Layout kLayouts[] = {
-    {"fd_format", LayoutOf<fd_format>::numbers},   {"fd_options", LayoutOf<fd_options>::numbers},
-    {"fd_indexes", LayoutOf<fd_indexes>::numbers}, {"fd_views", LayoutOf<fd_views>::numbers},
-    {"fd_op", LayoutOf<fd_op>::numbers},           {"fd_geometry", LayoutOf<fd_geometry>::numbers},
-    {"fd_array", LayoutOf<fd_array>::numbers},     {"fd_recipes", LayoutOf<fd_recipes>::numbers},
+    {"fd_format", LayoutOf<fd_format>::numbers},
+    {"fd_options", LayoutOf<fd_options>::numbers},
+    {"fd_indexes", LayoutOf<fd_indexes>::numbers},
+    {"fd_views", LayoutOf<fd_views>::numbers},
+    {"fd_op", LayoutOf<fd_op>::numbers},
+    {"fd_geometry", LayoutOf<fd_geometry>::numbers},
+    {"fd_array", LayoutOf<fd_array>::numbers},
+    {"fd_recipes", LayoutOf<fd_recipes>::numbers},
+    {"PackedHead", LayoutOf<fastdata::PackedHead>::numbers},
     {"fd_effect", LayoutOf<fd_effect>::numbers},
 };
 

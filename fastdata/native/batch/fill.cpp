@@ -176,13 +176,28 @@ struct Filling {
         std::vector<Target> targets;
         for (int64_t item = first; item < end; ++item) {
             View view;
-            const fd_status status = view_of(item, decoder.width(), decoder.height(), view);
+            fd_status status = view_of(item, decoder.width(), decoder.height(), view);
+            if (status == FD_OK && recipes.packed != nullptr) {
+                status = pack(decoder, item, view);
+                if (status == FD_OK)
+                    continue;
+                status = status == FD_UNSUPPORTED ? FD_OK : status;
+            }
             if (status != FD_OK || end - first == 1)
                 return status == FD_OK ? decoder.decode(view, target_of(item), options) : status;
             views.push_back(view);
             targets.push_back(target_of(item));
         }
-        return decoder.decode(views, targets, options);
+        return views.empty() ? FD_OK : decoder.decode(views, targets, options);
+    }
+
+    // What a device needs to decode a row of the opened image.  FD_UNSUPPORTED for one that is to be decoded here.
+    fd_status pack(ImageDecoder &decoder, int64_t item, const View &view) const {
+        static thread_local std::vector<uint8_t> packed;
+        if (!do_nothing(effects_of(recipes.effects, recipes.effects_per_image, item)))
+            return FD_UNSUPPORTED;
+        const fd_status status = decoder.pack(view, options, packed);
+        return status == FD_OK ? handed_over(packed, &recipes.packed[item], &recipes.packed_bytes[item]) : status;
     }
 
     bool makes_sense() const {
@@ -194,7 +209,8 @@ struct Filling {
                (recipes.data == nullptr || recipes.data_bytes != nullptr) &&
                (!has_array || (recipes.paths == nullptr && recipes.data == nullptr && recipes.same_as == nullptr)) &&
                are_valid(recipes.effects, recipes.effects_per_image, recipes.count) && has_columns(recipes.indexes) &&
-               (recipes.kept == nullptr || (recipes.records != nullptr && recipes.record_bytes != nullptr));
+               (recipes.kept == nullptr || (recipes.records != nullptr && recipes.record_bytes != nullptr)) &&
+               (recipes.packed == nullptr || recipes.packed_bytes != nullptr);
     }
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace fastdata {
 namespace {
@@ -31,6 +32,21 @@ ScaledSide scaled_side(int begin, int end, int image_size, int denominator) {
     const int first = static_cast<int>(from);
     const int last = std::min(static_cast<int>(std::ceil(to)), scaled_size);
     return {first, last, {from - first, to - first}};
+}
+
+// Appends the taps of all results as packed.h has them; returns where.
+int32_t put_taps(const Axis &axis, std::vector<uint8_t> &packed) {
+    const auto at = static_cast<int32_t>(packed.size());
+    const auto put = [&packed](const int32_t *numbers, int count) {
+        const auto *const bytes = reinterpret_cast<const uint8_t *>(numbers);
+        packed.insert(packed.end(), bytes, bytes + static_cast<size_t>(count) * sizeof *numbers);
+    };
+    for (int result = 0; result < axis.results(); ++result) {
+        const int32_t first = axis.first(result);
+        put(&first, 1);
+    }
+    put(axis.weights(0), axis.results() * axis.taps());
+    return at;
 }
 
 Box moved(const Box &box, int x, int y) {
@@ -148,6 +164,39 @@ fd_status ImageDecoder::decode(std::span<const View> views, std::span<const Targ
         const Box source = source_of(views[i], options);
         finish(source.width() > 0 ? rows.part(moved(source, -all.left, -all.top)) : Rows{}, views[i], targets[i]);
     }
+    return FD_OK;
+}
+
+fd_status ImageDecoder::pack(const View &view, const fd_options &options, std::vector<uint8_t> &packed) {
+    if (kind_ != Kind::jpeg || options.fast != 0)
+        return FD_UNSUPPORTED;
+    if (!view.window.is_inside(width(), height()))
+        return FD_BAD_REQUEST;
+    const Box source = source_of(view, options);
+    if (!resampler_.is_plain())
+        return FD_UNSUPPORTED;
+    const Axis &across = resampler_.horizontal(), &down = resampler_.vertical();
+    PackedHead head{};
+    packed.assign(sizeof head, 0);
+    head.across_at = put_taps(across, packed);
+    head.down_at = put_taps(down, packed);
+    if (const fd_status status = jpeg_.pack(source, head, packed); status != FD_OK)
+        return status;
+    head.left = source.left;
+    head.top = source.top;
+    head.source_width = source.width();
+    head.source_height = source.height();
+    head.result_width = across.results();
+    head.result_height = down.results();
+    head.across_taps = across.taps();
+    head.down_taps = down.taps();
+    head.down_first = resampler_.is_vertical_first() ? 1 : 0;
+    head.flip_x = view.flip_horizontal ? 1 : 0;
+    head.flip_y = view.flip_vertical ? 1 : 0;
+    constexpr size_t kAligned = 16;
+    packed.resize((packed.size() / kAligned + 2) * kAligned, 0); // 16 zeros at least
+    head.bytes = static_cast<int32_t>(packed.size());
+    std::memcpy(packed.data(), &head, sizeof head);
     return FD_OK;
 }
 

@@ -4,6 +4,7 @@
 // packed anew, which all must give the same, and by indexes and records of which some bytes are arbitrary.  Seeds:
 // tests/helpers/make_corpus.py.
 #include "base/crc32c.h"
+#include "checks/packed_check.h"
 #include "fastdata_native.h"
 
 #include <algorithm>
@@ -109,7 +110,24 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                               .statuses = statuses.data(),
                               .messages = messages};
         fd_fill(nullptr, &recipes, nullptr, &format, &options);
-        return statuses[rows - 1];
+        const int32_t last = statuses[rows - 1];
+        std::array<uint8_t *, kRows> packed{};
+        std::array<int64_t, kRows> packed_bytes{};
+        std::vector<uint8_t> instead(rows * out_bytes);
+        const std::array<void *, kRows> others = {instead.data(), instead.data() + (rows - 1) * out_bytes};
+        recipes.packed = packed.data();
+        recipes.packed_bytes = packed_bytes.data();
+        recipes.out = others.data();
+        recipes.effects_per_image = out_width % 2 == 0 ? recipes.effects_per_image : 0;
+        fd_fill(nullptr, &recipes, nullptr, &format, &options); // damaged values are left to the device
+        for (size_t row = 0; row < rows; ++row)
+            if (packed[row] != nullptr) {
+                fastdata::check_packed(packed[row], packed_bytes[row]);
+                fd_free(packed[row]);
+            } else if (recipes.effects_per_image != 0 && statuses[rows - 1] != last) {
+                std::abort();
+            }
+        return last;
     };
     std::vector<uint8_t> used(out_bytes), fresh(out_bytes);
     decode(first, used);

@@ -1,6 +1,7 @@
 // libFuzzer target: any bytes as a record of open coefficients (unpacked.h), whose checksums count nothing in this
 // build. A window of it is decoded and its file made again; of a record of one scan both must show the same pixels.
 // Seeds: tests/helpers/make_corpus.py --records.
+#include "checks/packed_check.h"
 #include "fastdata_native.h"
 
 #include <array>
@@ -36,7 +37,22 @@ int32_t decode(std::span<const uint8_t> image, int32_t (&box)[4], std::vector<ui
                           .statuses = &status,
                           .messages = message};
     fd_fill(nullptr, &recipes, nullptr, &format, &kOptions);
-    return status;
+    const int32_t decoded = status;
+    std::vector<uint8_t> instead(out.size());
+    void *const other = instead.data();
+    uint8_t *packed = nullptr;
+    int64_t packed_bytes = 0;
+    recipes.out = &other;
+    recipes.packed = &packed;
+    recipes.packed_bytes = &packed_bytes;
+    fd_fill(nullptr, &recipes, nullptr, &format, &kOptions);
+    if (packed != nullptr) {
+        fastdata::check_packed(packed, packed_bytes);
+        fd_free(packed);
+    } else if (decoded == FD_OK && (status != FD_OK || instead != out)) {
+        std::abort();
+    }
+    return decoded;
 }
 
 } // namespace

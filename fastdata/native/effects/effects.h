@@ -3,6 +3,7 @@
 
 #include "fastdata_native.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -19,6 +20,10 @@ bool are_valid(const fd_effect *effects, int64_t per_image, int64_t images);
 // Those of one image.
 inline Effects effects_of(const fd_effect *effects, int64_t per_image, int64_t image) {
     return {effects + image * per_image, static_cast<size_t>(per_image)};
+}
+
+inline bool do_nothing(Effects effects) {
+    return std::all_of(effects.begin(), effects.end(), [](const fd_effect &each) { return each.kind == FD_NO_EFFECT; });
 }
 
 // Changes an image of 4-byte pixels, one row after the other, in place.  The effects are valid.  Throws std::bad_alloc.

@@ -17,13 +17,19 @@ size_t rounded_up(size_t bytes) {
 
 } // namespace
 
-bool JpegPixels::begin(const jpeg_decompress_struct &jpeg, const Box &window, Buffer &pixels, RowSink *sink) {
+bool JpegPixels::plan(const jpeg_decompress_struct &jpeg, const Box &window) {
     window_ = window;
-    sink_ = sink;
     loops_ = kernels().jpeg;
     if (loops_ == nullptr || !take_shape(jpeg))
         return false;
-    choose_mcus(jpeg);
+    choose_mcus(shape_of_all(jpeg));
+    return true;
+}
+
+bool JpegPixels::begin(const jpeg_decompress_struct &jpeg, const Box &window, Buffer &pixels, RowSink *sink) {
+    sink_ = sink;
+    if (!plan(jpeg, window))
+        return false;
     make_room(pixels);
     row_ = first_row_;
     next_row_ = window.top;
@@ -40,7 +46,7 @@ bool JpegPixels::take_shape(const jpeg_decompress_struct &jpeg) {
         jpeg.scale_num != jpeg.scale_denom || jpeg.dct_method != JDCT_ISLOW)
         return false;
     count_ = jpeg.num_components;
-    mcu_blocks_ = jpeg.blocks_in_MCU;
+    mcu_blocks_ = shape_of_all(jpeg).blocks;
     // In a scan of one component an MCU is one block, whatever its sampling factors.
     const int across = is_grey ? 1 : jpeg.max_h_samp_factor, down = is_grey ? 1 : jpeg.max_v_samp_factor;
     halved_x_ = across - 1;
@@ -53,11 +59,13 @@ bool JpegPixels::take_shape(const jpeg_decompress_struct &jpeg) {
         plane.across = i == 0 ? across : 1;
         plane.down = i == 0 ? down : 1;
         const bool is_usual = component.h_samp_factor == plane.across && component.v_samp_factor == plane.down;
-        if ((!is_usual && !is_grey) || jpeg.cur_comp_info[i] != &component || component.quant_table == nullptr)
+        const int table = component.quant_tbl_no;
+        if ((!is_usual && !is_grey) || jpeg.cur_comp_info[i] != &component || table < 0 || table >= NUM_QUANT_TBLS ||
+            jpeg.quant_tbl_ptrs[table] == nullptr)
             return false;
         plane.width = static_cast<int>(component.downsampled_width);
         plane.height = static_cast<int>(component.downsampled_height);
-        std::copy_n(component.quant_table->quantval, DCTSIZE2, plane.steps.begin());
+        std::copy_n(jpeg.quant_tbl_ptrs[table]->quantval, DCTSIZE2, plane.steps.begin());
     }
     mcu_width_ = across * DCTSIZE;
     mcu_height_ = down * DCTSIZE;
@@ -65,11 +73,11 @@ bool JpegPixels::take_shape(const jpeg_decompress_struct &jpeg) {
 }
 
 // The filters look one chroma sample beyond those of a pixel.
-void JpegPixels::choose_mcus(const jpeg_decompress_struct &jpeg) {
+void JpegPixels::choose_mcus(const ScanShape &shape) {
     first_column_ = std::max(0, window_.left - halved_x_) / mcu_width_;
     first_row_ = std::max(0, window_.top - halved_y_) / mcu_height_;
-    last_column_ = std::min((window_.right - 1 + halved_x_) / mcu_width_, static_cast<int>(jpeg.MCUs_per_row) - 1);
-    last_row_ = std::min((window_.bottom - 1 + halved_y_) / mcu_height_, static_cast<int>(jpeg.MCU_rows_in_scan) - 1);
+    last_column_ = std::min((window_.right - 1 + halved_x_) / mcu_width_, shape.columns - 1);
+    last_row_ = std::min((window_.bottom - 1 + halved_y_) / mcu_height_, shape.rows - 1);
 }
 
 void JpegPixels::make_room(Buffer &pixels) {

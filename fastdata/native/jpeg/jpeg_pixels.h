@@ -13,12 +13,41 @@
 
 namespace fastdata {
 
+// How the blocks of all components would follow one another in one scan.
+inline ScanShape shape_of_all(const jpeg_decompress_struct &jpeg) {
+    const auto count_of = [](JDIMENSION length, int size) {
+        return static_cast<int>((length + static_cast<JDIMENSION>(size) - 1) / static_cast<JDIMENSION>(size));
+    };
+    const jpeg_component_info &first = jpeg.comp_info[0];
+    if (jpeg.num_components == 1) // MCUs of one block, whatever its sampling factors
+        return {static_cast<int>(first.width_in_blocks), static_cast<int>(first.height_in_blocks), 1, 1, {}};
+    ScanShape shape = {count_of(jpeg.image_width, jpeg.max_h_samp_factor * DCTSIZE),
+                       count_of(jpeg.image_height, jpeg.max_v_samp_factor * DCTSIZE),
+                       jpeg.num_components,
+                       0,
+                       {}};
+    for (int i = 0; i < jpeg.num_components; ++i)
+        for (int block = jpeg.comp_info[i].h_samp_factor * jpeg.comp_info[i].v_samp_factor; block > 0; --block)
+            if (shape.blocks++ < kMostBlocksInMcu)
+                shape.component_of[static_cast<size_t>(shape.blocks - 1)] = static_cast<uint8_t>(i);
+    return shape;
+}
+
 class JpegPixels {
   public:
     // Prepares for a window of the image in its full size, whose decoding has been started.  False for what is left to
     // libjpeg: processors without vectors that this knows, other colours than YCbCr and grey, unusual sampling, tiny
     // images, cheap upsampling.  pixels: room for those of the window.  sink: takes them instead, if there is one.
     bool begin(const jpeg_decompress_struct &jpeg, const Box &window, Buffer &pixels, RowSink *sink);
+
+    // No more than what begin() finds out, for whoever makes the pixels elsewhere; the header has been read.
+    bool plan(const jpeg_decompress_struct &jpeg, const Box &window);
+    int components() const { return count_; }
+    int halved_x() const { return halved_x_; }
+    int halved_y() const { return halved_y_; }
+    const std::array<uint16_t, DCTSIZE2> &steps(int component) const {
+        return planes_[static_cast<size_t>(component)].steps;
+    }
 
     // MCUs whose coefficients are needed.
     int first_column() const { return first_column_; }
@@ -51,7 +80,7 @@ class JpegPixels {
     };
 
     bool take_shape(const jpeg_decompress_struct &jpeg);
-    void choose_mcus(const jpeg_decompress_struct &jpeg);
+    void choose_mcus(const ScanShape &shape);
     void make_room(Buffer &pixels);
     void begin_row();
     void point_behind();

@@ -59,26 +59,6 @@ inline bool is_unfinished(const jpeg_decompress_struct &jpeg) {
     return false;
 }
 
-// How the blocks of all components would follow one another in one scan.
-inline ScanShape shape_of_all(const jpeg_decompress_struct &jpeg) {
-    const auto count_of = [](JDIMENSION length, int size) {
-        return static_cast<int>((length + static_cast<JDIMENSION>(size) - 1) / static_cast<JDIMENSION>(size));
-    };
-    const jpeg_component_info &first = jpeg.comp_info[0];
-    if (jpeg.num_components == 1) // MCUs of one block, whatever its sampling factors
-        return {static_cast<int>(first.width_in_blocks), static_cast<int>(first.height_in_blocks), 1, 1, {}};
-    ScanShape shape = {count_of(jpeg.image_width, jpeg.max_h_samp_factor * DCTSIZE),
-                       count_of(jpeg.image_height, jpeg.max_v_samp_factor * DCTSIZE),
-                       jpeg.num_components,
-                       0,
-                       {}};
-    for (int i = 0; i < jpeg.num_components; ++i)
-        for (int block = jpeg.comp_info[i].h_samp_factor * jpeg.comp_info[i].v_samp_factor; block > 0; --block)
-            if (shape.blocks++ < kMostBlocksInMcu)
-                shape.component_of[static_cast<size_t>(shape.blocks - 1)] = static_cast<uint8_t>(i);
-    return shape;
-}
-
 // Calls visit(component, column, row), in blocks of the component, for each block of an MCU of such a scan.
 template <class Visit>
 void for_each_block(const jpeg_decompress_struct &jpeg, int mcu_column, int mcu_row, const Visit &visit) {

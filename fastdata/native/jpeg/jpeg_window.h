@@ -6,6 +6,7 @@
 #include "base/geometry.h"
 #include "fastdata_native.h"
 #include "jpeg/jpeg_index.h"
+#include "jpeg/packed.h"
 
 #include <cstdint>
 #include <cstdio> // jpeglib.h needs it
@@ -64,6 +65,10 @@ class JpegDecoder {
     // The file that such a record was made of.
     fd_status restore(std::vector<uint8_t> &file);
 
+    // The window of a record, or of a file with an index, as packed.h has it: appends what is needed, and says so in
+    // the head.  FD_UNSUPPORTED for other images; they can be decoded as before.
+    fd_status pack(const Box &window, PackedHead &head, std::vector<uint8_t> &packed);
+
     // libjpeg's words about the latest failure, or "".
     const char *message() const;
 
@@ -82,6 +87,8 @@ class JpegDecoder {
     void read_window(const Box &window, RowSink *sink);
     void read_window_by_libjpeg(const Box &window);
     bool has_one_scan() const;
+    fd_status pack_tiles(const struct ScanShape &shape, PackedHead &head, std::vector<uint8_t> &packed);
+    fd_status pack_segments(const struct ScanShape &shape, PackedHead &head, std::vector<uint8_t> &packed);
 
     std::unique_ptr<State> state_;
     Buffer pixels_;

@@ -161,6 +161,26 @@ bool UnpackedReader::read_mcu(int16_t *const *blocks) {
     return true;
 }
 
+bool UnpackedReader::copy_tiles(int first_row, int last_row, std::vector<int32_t> &begins,
+                                std::vector<uint8_t> &bytes) {
+    const int first = first_column_ / head_.tile, last = last_column_ / head_.tile;
+    for (int row = first_row; row <= last_row; ++row) {
+        const size_t begins_at = 4 * (static_cast<size_t>(row) * static_cast<size_t>(tiles_in_row(shape_, head_.tile)));
+        const auto begin_of = [&](int tile) {
+            return number_at(rest_.data() + begins_at + 4 * static_cast<size_t>(tile), 4);
+        };
+        for (int tile = first; tile <= last; ++tile) {
+            if (row >= shape_.rows || !open_tile(row, tile))
+                return false;
+            begins.push_back(static_cast<int32_t>(bytes.size() + (begin_of(tile) - begin_of(first))));
+        }
+        const auto from = tiles_.subspan(begin_of(first), begin_of(last + 1) - begin_of(first));
+        bytes.insert(bytes.end(), from.begin(), from.end());
+    }
+    begins.push_back(static_cast<int32_t>(bytes.size()));
+    return bytes.size() < kMostBytes;
+}
+
 // ---- writing
 
 void UnpackedWriter::begin(const UnpackedHead &head, const ScanShape &shape) {

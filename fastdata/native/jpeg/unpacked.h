@@ -75,6 +75,10 @@ class UnpackedReader {
     // pass over them; those of other columns are passed over.  False if the record is damaged.
     bool read_mcu(int16_t *const *blocks);
 
+    // The tiles of those columns, from one row to another, whole: where each begins, and the end of the last, and their
+    // bytes.  False if the record is damaged, as far as that is seen without reading values.
+    bool copy_tiles(int first_row, int last_row, std::vector<int32_t> &begins, std::vector<uint8_t> &bytes);
+
   private:
     bool open_tile(int row, int number);
 

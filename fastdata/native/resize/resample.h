@@ -49,6 +49,16 @@ class Resampler final : public RowSink {
     // Computes taps for a view of a width x height source, of which the stretches are resized.
     void prepare(const View &view, const Source &source, bool shrink_first);
 
+    // The same for whoever resizes elsewhere: the taps, and which pass comes first.
+    const Axis &horizontal() const { return horizontal_; }
+    const Axis &vertical() const { return vertical_; }
+    bool is_vertical_first() const { return vertical_first_; }
+    // True if all of the crop is in the resized source, which is not mirrored before.
+    bool is_plain() const {
+        return !mirror_horizontal_ && !mirror_vertical_ && columns_.empty() && inside_.width() == crop_width_ &&
+               inside_.height() == crop_height_;
+    }
+
     // The part of the source, in its pixels, that run() will read.  Empty when all of the crop lies outside.
     Box source() const;
 
