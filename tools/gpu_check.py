@@ -46,6 +46,8 @@ class Row:
 # What proves most comes first: all limits together are more than the default budget.
 ROWS = (
     Row("environment", 60),
+    Row("coefficients", 240),
+    Row("indexed", 120),
     Row("tests", 200),
     Row("memory", 60),
     Row("epochs", 60),
@@ -59,6 +61,8 @@ ROWS = (
     Row("batch_size", 60),
     Row("decoding", 120, required=False),
     Row("augmentations", 90, required=False),
+    Row("few_cores", 150, required=False),
+    Row("small_model", 150, required=False),
     Row("own_code", 180, required=False),
 )
 

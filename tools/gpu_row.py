@@ -28,6 +28,11 @@ class Row:
         self._scratch = tempfile.TemporaryDirectory()
         self._images = images
 
+    @property
+    def scratch(self) -> str:
+        """A folder that goes with the row."""
+        return self._scratch.name
+
     def images(self) -> Path:
         """A folder of JPEGs by class."""
         if self._images is None:

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout; in a
 
 import torch
 from gpu_row import CLASSES, ROOT, Failed, Row, run
+from gpu_rows_of_decoding import coefficients, few_cores, indexed, small_model
 from gpu_rows_of_epochs import contexts, epochs
 from gpu_rows_of_own_code import own_code
 from gpu_rows_of_ranks import nccl, ranks
@@ -257,6 +258,10 @@ ROWS: dict[str, Callable[[Row], dict[str, Any]]] = {
     "resnet50": resnet50,
     "decoding": decoding,
     "augmentations": augmentations,
+    "coefficients": coefficients,
+    "indexed": indexed,
+    "few_cores": few_cores,
+    "small_model": small_model,
     "own_code": own_code,
     "batch_size": batch_size,
     "doctor": _doctor_row,

@@ -23,11 +23,12 @@ def check(out: Path, *more: str, limit_s: float = 500.0) -> subprocess.Completed
 
 QUICK = ["environment", "memory", "epochs", "contexts", "copies", "nccl", "batch_size", "decoding", "augmentations"]
 LONG = ["tests", "precision", "ranks", "resnet50", "doctor", "own_code"]
+GPU_DECODES = ["coefficients", "indexed", "few_cores", "small_model"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("wanted", [QUICK, LONG], ids=["quick", "long"])
+@pytest.mark.parametrize("wanted", [QUICK, LONG, GPU_DECODES], ids=["quick", "long", "gpu decodes"])
 def test_rows_run_in_small(tmp_path: Path, wanted: list[str]) -> None:
     done = check(tmp_path, "--dry", "--budget", "480", "--only", *wanted)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -42,7 +43,7 @@ def test_rows_run_in_small(tmp_path: Path, wanted: list[str]) -> None:
 def test_every_row_is_tried_here() -> None:
     told = subprocess.run([sys.executable, str(TOOL), "--help"], capture_output=True, text=True, check=True).stdout
     names = told.partition("{")[2].partition("}")[0].split(",")
-    assert sorted(names) == sorted((*QUICK, *LONG))
+    assert sorted(names) == sorted((*QUICK, *LONG, *GPU_DECODES))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
