@@ -16,6 +16,8 @@ from torchvision.transforms import v2
 
 from fastdata import DataLoader, DevicePrefetcher, ImageFolder, OptionError
 from fastdata.dataloader.arguments import check_decode_device
+from fastdata.device.left_to_device import LeftToDevice
+from fastdata.device.packed_batch import problem
 from fastdata.device.syncs import SyncFinder
 from fastdata.loaders.dali_pipeline import DaliPipeline
 from fastdata.system import cuda
@@ -54,6 +56,59 @@ def test_a_batch_from_the_device_is_waited_for_and_kept_for_the_copies(monkeypat
     next(iter(DevicePrefetcher([torch.zeros(2).as_subclass(OnDevice)], "cuda")))
     waits = ["copies waits for consumer", "copies waits for default"]  # a decode thread works on the latter
     assert fake.calls[:4] == [*waits, "keep for copies", "copy"]
+
+
+def left(fake: FakeCuda, number: int, error: Exception | None = None) -> LeftToDevice:
+    """A tensor that a device makes by adding one, and what it finds."""
+
+    def run(copy: torch.Tensor) -> torch.Tensor:
+        fake.calls.append(f"run {number}")
+        return copy + 1
+
+    def find() -> Exception | None:
+        fake.calls.append(f"ask {number}")
+        return error
+
+    return LeftToDevice(torch.full((2,), number), run, find)
+
+
+def test_what_is_left_to_the_device_is_made_behind_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda(monkeypatch)
+    batches = iter(DevicePrefetcher([{"image": left(fake, 4), "more": [torch.ones(1)]}], "cuda"))
+    batch = next(batches)
+    assert fake.calls[:4] == ["pin", "copy", "run 4", "pin"]
+    assert fake.calls.index("copies records event 0") > fake.calls.index("run 4")
+    assert fake.calls[-2:] == ["keep for consumer", "keep for consumer"]
+    assert batch["image"].tolist() == [5, 5]
+    assert "ask 4" not in fake.calls
+    assert next(batches, None) is None  # at the end all are asked
+    assert fake.calls[-2:] == ["host waits for event 0", "ask 4"]
+
+
+def test_what_the_device_finds_is_asked_when_it_is_known_and_loses_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda(monkeypatch)
+    given = [left(fake, number, OSError("second") if number == 1 else None) for number in range(6)]
+    batches = iter(DevicePrefetcher(given, "cuda", depth=1))
+    assert [next(batches)[0].item() for _ in range(3)] == [1, 2, 3]
+    assert next(batches)[0].item() == 4  # the first was asked before
+    assert [call for call in fake.calls if call.startswith("ask")] == ["ask 0"]
+    with pytest.raises(OSError, match="second"):
+        next(batches)
+    assert [batch[0].item() for batch in batches] == [5, 6]
+    closed: Any = iter(DevicePrefetcher([left(fake, 7, OSError("never"))] * 3, "cuda"))
+    next(closed)
+    closed.close()
+    assert next(closed, None) is None
+
+
+def test_torchs_pinning_reaches_what_is_left_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    fake = FakeCuda(monkeypatch)
+    pinned = pin_memory([left(fake, 3)])[0]
+    assert isinstance(pinned, LeftToDevice)
+    assert fake.calls == ["pin"]
+    assert pinned.run(pinned.memory).tolist() == [4, 4]
 
 
 def loader_for_a_gpu(monkeypatch: pytest.MonkeyPatch, **options: Any) -> DataLoader[Any]:
@@ -220,3 +275,34 @@ def test_gpus_of_amd_do_not_decode_by_nvidias_library(monkeypatch: pytest.Monkey
     with pytest.raises(OptionError, match="NVIDIA GPU, but this torch was built for AMD's; use 'cpu'"):
         check_decode_device("mixed", "dali", device)
     assert check_decode_device("auto", "dali", device) == "cpu"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"device": None}, {"device": "cpu"}, {"backend": "pil"}, {"backend": "dali"}, {"fidelity": "fast"}],
+    ids=str,
+)
+def test_decoding_on_the_gpu_needs_a_gpu_the_core_and_exact_pixels(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    FakeCuda(monkeypatch)
+    given = {"device": "cuda", "decode_device": "cuda", **options}
+    with pytest.raises(OptionError, match="decode_device='cuda' needs device='cuda', backend='auto' or 'native'"):
+        DataLoader(TensorDataset(torch.zeros(3)), **given)
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_where_kernels_cannot_start_the_cpu_decodes_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """Here Triton finds no GPU."""
+    FakeCuda(monkeypatch)
+    monkeypatch.setattr("fastdata.dataloader.epoch_paths.may_pin", lambda wanted: False)
+    dataset = ImageFolder(folder, VALIDATE)
+    problem.cache_clear()
+    loader = DataLoader(dataset, 13, device="cuda", decode_device="cuda")
+    with pytest.warns(UserWarning, match="decode_device='cuda' has no effect, the CPU decodes: Triton cannot start"):
+        ours = list(loader)
+    problem.cache_clear()
+    for (images, _), (expected, _) in zip(ours, DataLoader(dataset, 13), strict=True):
+        assert torch.equal(images, expected)
