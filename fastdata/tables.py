@@ -101,6 +101,8 @@ PACKED_HEAD = (  # the int32 members of PackedHead (`fastdata/native/jpeg/packed
     "down_first",
     "flip_x",
     "flip_y",
+    "steps",
+    "effects_at",
     "steps_at",
     "across_at",
     "down_at",

@@ -47,7 +47,10 @@ _OF_THE_PIPELINE: dict[str, Any] = {
 
 _LABEL = 12  # columns
 
-_FOR_GPU = "unpacked JPEGs (shards converted with --unpacked, the cache) and JPEGs with an index (fastdata index)"
+_FOR_GPU = (
+    "unpacked JPEGs (shards converted with --unpacked, the cache) and JPEGs with an index (fastdata index), without blurs "
+    "and moves that are not by the nearest pixel"
+)
 
 _WITH_FUSED = ("backend", "fidelity", "memory_format")
 
@@ -171,9 +174,7 @@ def _on_gpu(loader: LoaderArguments, route: Route, config: PipelineConfig) -> st
     if _in_memory(route):
         return f"nothing: {IN_MEMORY}"
     why = (
-        "augmentations follow there; augment_on='device' does them on the GPU, too"
-        if config.plan.effects
-        else ("samples are built one by one")
+        "augmentations change sizes, or are followed by crops" if config.plan.later else "samples are built one by one"
     )
     return f"the CPU, since {why}"
 

@@ -19,7 +19,7 @@ from fastdata.tables import PACKED_HEAD
 
 __all__ = ["IS_INTERPRETED", "PLACES", "copy_rows", "huffman", "idct", "resample", "to_rgb", "unpack"]
 
-PLACES = ("head", "coefficients", "samples", "pixels", "between", "row")  # int64 columns of a batch's table
+PLACES = ("head", "coefficients", "samples", "pixels", "between", "row", "canvas")  # int64 columns of a batch's table
 
 # Where an image's head has its members, counted in 32 bits.
 (
@@ -47,6 +47,8 @@ PLACES = ("head", "coefficients", "samples", "pixels", "between", "row")  # int6
     _DOWN_FIRST,
     _FLIP_X,
     _FLIP_Y,
+    _STEPS,
+    _EFFECTS_AT,
     _STEPS_AT,
     _ACROSS_AT,
     _DOWN_AT,
@@ -57,7 +59,9 @@ PLACES = ("head", "coefficients", "samples", "pixels", "between", "row")  # int6
 ) = (tl.constexpr(at) for at in range(len(PACKED_HEAD)))
 
 _PLACES = tl.constexpr(len(PLACES))
-_HEAD_AT, _COEFFICIENTS_AT, _SAMPLES_AT, _PIXELS_AT, _BETWEEN_AT, _ROW_AT = (tl.constexpr(at) for at in range(6))
+_HEAD_AT, _COEFFICIENTS_AT, _SAMPLES_AT, _PIXELS_AT, _BETWEEN_AT, _ROW_AT, _CANVAS_AT = (
+    tl.constexpr(at) for at in range(len(PLACES))
+)
 
 _MOST_BLOCKS = tl.constexpr(64)  # of a tile; kMostPackedBlocks
 _WEIGHT_BITS = tl.constexpr(22)  # Pillow's PRECISION_BITS
@@ -472,6 +476,7 @@ def resample(
     table,
     source,
     out,
+    canvas,
     levels,
     stride_n,
     stride_c,
@@ -487,6 +492,7 @@ def resample(
         words, table: as for `unpack`.
         source: uint8: the planes of `pixels`, or for the last pass those of `between`.
         out: result: planes of `between`, or for the last pass the batch.
+        canvas: uint8 result of the last pass: planes of images that have effects.
         levels: (3, 256): the batch's element for each level, if it HAS_LEVELS.
         stride_n, stride_c, stride_y, stride_x: elements of the batch from one image, channel, row and column to the
             next.
@@ -531,10 +537,16 @@ def resample(
         if LAST:
             x = tl.where(tl.load(words + _FLIP_X) == 1, result_width - 1 - x, x)
             y = tl.where(tl.load(words + _FLIP_Y) == 1, result_height - 1 - y, y)
-            place = out + tl.load(table + image * _PLACES + _ROW_AT) * stride_n + y * stride_y + x * stride_x
-            _put_level(place, levels, 0, red, wanted, HAS_LEVELS)
-            _put_level(place + stride_c, levels, 1, green, wanted, HAS_LEVELS)
-            _put_level(place + 2 * stride_c, levels, 2, blue, wanted, HAS_LEVELS)
+            if tl.load(words + _STEPS) == 0:
+                place = out + tl.load(table + image * _PLACES + _ROW_AT) * stride_n + y * stride_y + x * stride_x
+                _put_level(place, levels, 0, red, wanted, HAS_LEVELS)
+                _put_level(place + stride_c, levels, 1, green, wanted, HAS_LEVELS)
+                _put_level(place + 2 * stride_c, levels, 2, blue, wanted, HAS_LEVELS)
+            else:  # effects come first
+                drawn = canvas + tl.load(table + image * _PLACES + _CANVAS_AT) + y * result_width + x
+                tl.store(drawn, red.to(tl.uint8), wanted)
+                tl.store(drawn + result_width * result_height, green.to(tl.uint8), wanted)
+                tl.store(drawn + 2 * result_width * result_height, blue.to(tl.uint8), wanted)
         else:
             place = out + tl.load(table + image * _PLACES + _BETWEEN_AT) + at
             tl.store(place, red.to(tl.uint8), wanted)

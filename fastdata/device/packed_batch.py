@@ -40,6 +40,7 @@ WRONG_VALUES = (
 _ALIGNED_BYTES = 16
 _MOST_BYTES_BETWEEN = 1 << 30  # of the memory between kernels, but for one larger image
 _HEAD_BYTES = 4 * len(PACKED_HEAD)
+_COUNTS = 3 * 256 + 1  # of an image: of each channel's levels, and the sum of its luma
 _LANES, _TILE_BLOCKS, _PIXELS = 32, 32, 512  # of one program
 
 # Source: ITU T.81, figure A.6.
@@ -59,6 +60,13 @@ def kernels() -> ModuleType:
     from fastdata.device import decode_kernels
 
     return decode_kernels
+
+
+def effect_kernels() -> ModuleType:
+    """Returns `fastdata.device.effect_kernels`; see `kernels`."""
+    from fastdata.device import effect_kernels
+
+    return effect_kernels
 
 
 @cache
@@ -94,13 +102,15 @@ class _Turn:
     Attributes:
         first, count: rows of the table.
         has_segments: some are entropy-coded.
+        effects: most effects of one image.
         parts: most tiles, blocks, pixels of the source, and pixels behind the first pass, of one image.
-        bytes_between: of coefficients, samples, pixels, and what is behind the first pass, of all.
+        bytes_between: of coefficients, samples, pixels, what is behind the first pass, and images before effects.
     """
 
     first: int
     count: int
     has_segments: bool
+    effects: int
     parts: tuple[int, ...]
     bytes_between: tuple[int, ...]
 
@@ -178,7 +188,7 @@ class DecodedBatch:
         wrong = torch.zeros(self.packed, dtype=torch.int32, device=arena.device)
         stored = {"HAS_LEVELS": self.has_levels, "PIXELS": _PIXELS}
         for turn in self.turns:
-            coefficients, samples, pixels, between = (
+            coefficients, samples, pixels, between, canvas = (
                 torch.empty(size, dtype=torch.uint8, device=arena.device) for size in turn.bytes_between
             )
             coefficients = coefficients.view(torch.int16)
@@ -194,16 +204,39 @@ class DecodedBatch:
             by.idct[(-(-blocks // _TILE_BLOCKS), n)](words, of, coefficients, samples, BLOCKS=_TILE_BLOCKS)
             by.to_rgb[(-(-seen // _PIXELS), n)](words, of, samples, pixels, PIXELS=_PIXELS)
             strides = batch.stride()
-            by.resample[(-(-halfway // _PIXELS), n)](words, of, pixels, between, levels, *strides, LAST=False, **stored)
-            by.resample[(-(-height * width // _PIXELS), n)](
-                words, of, between, batch, levels, *strides, LAST=True, **stored
+            by.resample[(-(-halfway // _PIXELS), n)](
+                words, of, pixels, between, canvas, levels, *strides, LAST=False, **stored
             )
+            by.resample[(-(-height * width // _PIXELS), n)](
+                words, of, between, batch, canvas, levels, *strides, LAST=True, **stored
+            )
+            if turn.effects:
+                canvases = self._do_effects(turn, arena, words, of, canvas)
+                effect_kernels().store[(-(-height * width // _PIXELS), n)](
+                    words, of, *canvases, batch, levels, *strides, **stored
+                )
         if decoded := self.images - self.packed:
             of = table[places * self.packed :]
             by.copy_rows[(-(-height * width // _PIXELS), decoded)](
                 arena, of, batch, levels, width, height, *batch.stride(), **stored
             )
         return batch, wrong
+
+    def _do_effects(
+        self, turn: _Turn, arena: torch.Tensor, words: torch.Tensor, of: torch.Tensor, canvas: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Does the effects of images on a canvas; returns those after an even and an odd number of effects."""
+        by, parts, n = effect_kernels(), -(-self.size[0] * self.size[1] // _PIXELS), turn.count
+        even, odd = canvas, torch.empty_like(canvas)
+        counts = torch.zeros((turn.effects, n, _COUNTS), dtype=torch.int32, device=arena.device)
+        tables = torch.empty(n * 768, dtype=torch.uint8, device=arena.device)
+        exactly = {"PIXELS": _PIXELS, "enable_fp_fusion": False}
+        for number in range(turn.effects):
+            by.count[(parts, n)](words, of, even, counts[number], number, PIXELS=_PIXELS)
+            by.tabulate[(3, n)](words, of, counts[number], tables, number, enable_fp_fusion=False)
+            by.change[(parts, n)](arena, words, of, even, odd, tables, number, **exactly)
+            even, odd = odd, even
+        return (even, odd) if turn.effects % 2 == 0 else (odd, even)
 
 
 def packed_batch(
@@ -278,7 +311,8 @@ def _turns(head: dict[str, _Ints], table: _Ints, by: Any) -> list[_Turn]:
     halfway = halfway * np.where(down_first, head["result_height"], head["source_height"])
     luma = np.where(head["components"] == 1, 1, (1 + head["halved_x"]) * (1 + head["halved_y"]))
     blocks = head["columns"] * head["rows"] * (luma + head["components"] - 1)
-    needed = np.stack([blocks * 128, blocks * 64, 3 * source, 3 * halfway])
+    drawn = np.where(head["steps"] > 0, 3 * head["result_width"] * head["result_height"], 0)
+    needed = np.stack([blocks * 128, blocks * 64, 3 * source, 3 * halfway, drawn])
     parts = np.stack([head["tiles"], blocks, source, halfway])
     first, turns = 0, []
     while first < len(blocks):
@@ -286,12 +320,19 @@ def _turns(head: dict[str, _Ints], table: _Ints, by: Any) -> list[_Turn]:
         count = max(1, int(np.searchsorted(begins.sum(0), _MOST_BYTES_BETWEEN, "right")) - 1)
         rows = slice(first, first + count)
         for column, unit, each in zip(
-            ("coefficients", "samples", "pixels", "between"), (128, 1, 1, 1), begins, strict=True
+            ("coefficients", "samples", "pixels", "between", "canvas"), (128, 1, 1, 1, 1), begins, strict=True
         ):
             table[rows, by.PLACES.index(column)] = each[:count] // unit
         has_segments = bool(head["is_entropy_coded"][rows].any())
         turns.append(
-            _Turn(first, count, has_segments, tuple(parts[:, rows].max(1).tolist()), tuple(begins[:, count].tolist()))
+            _Turn(
+                first,
+                count,
+                has_segments,
+                int(head["steps"][rows].max()),
+                tuple(parts[:, rows].max(1).tolist()),
+                tuple(begins[:, count].tolist()),
+            )
         )
         first += count
     return turns

@@ -97,7 +97,7 @@ class PipelineConfig:
     def decodes_packed(self) -> bool:
         """True when batches go to the GPU packed, and are decoded there as far as that can be."""
         plan = self.plan
-        suits = self.fills_batch and plan.in_one_pass and not plan.effects and self.arrays is None
+        suits = self.fills_batch and plan.in_one_pass and self.arrays is None
         return self.decode_device == "cuda" and self.on_gpu and suits and self.backend.name == "native"
 
     @property

@@ -19,6 +19,7 @@ BYTES, WORDS, HALVES, TABLE, FLOATS = "*u8", "*i32", "*i16", "*i64", "*fp32"
 STRIDES = {f"stride_{axis}": "i32" for axis in "ncyx"}
 FLOAT_BATCH = {"out": FLOATS, "levels": FLOATS, **STRIDES, "HAS_LEVELS": True, "PIXELS": 512}
 LEVELS = {"out": BYTES, "levels": BYTES, **STRIDES, "HAS_LEVELS": False, "PIXELS": 512}
+EFFECTS = {"words": WORDS, "table": TABLE}
 SIGNATURES: dict[str, dict[str, Any]] = {
     "unpack": {"arena": BYTES, "words": WORDS, "table": TABLE, "coefficients": HALVES, "wrong": WORDS},
     "huffman": {
@@ -33,9 +34,20 @@ SIGNATURES: dict[str, dict[str, Any]] = {
     },
     "idct": {"words": WORDS, "table": TABLE, "coefficients": HALVES, "samples": BYTES, "BLOCKS": 32},
     "to_rgb": {"words": WORDS, "table": TABLE, "samples": BYTES, "pixels": BYTES, "PIXELS": 512},
-    "resample": {"words": WORDS, "table": TABLE, "source": BYTES, **LEVELS, "LAST": False},
-    "resample to floats": {"words": WORDS, "table": TABLE, "source": BYTES, **FLOAT_BATCH, "LAST": True},
-    "resample to levels": {"words": WORDS, "table": TABLE, "source": BYTES, **LEVELS, "LAST": True},
+    "resample": {"words": WORDS, "table": TABLE, "source": BYTES, "canvas": BYTES, **LEVELS, "LAST": False},
+    "resample to floats": {
+        "words": WORDS,
+        "table": TABLE,
+        "source": BYTES,
+        "canvas": BYTES,
+        **FLOAT_BATCH,
+        "LAST": True,
+    },
+    "resample to levels": {"words": WORDS, "table": TABLE, "source": BYTES, "canvas": BYTES, **LEVELS, "LAST": True},
+    "count": {**EFFECTS, "canvas": BYTES, "counts": WORDS, "turn": "i32", "PIXELS": 512},
+    "tabulate": {**EFFECTS, "counts": WORDS, "tables": BYTES, "turn": "i32"},
+    "change": {**EFFECTS, "arena": BYTES, "source": BYTES, "out": BYTES, "tables": BYTES, "turn": "i32", "PIXELS": 512},
+    "store": {**EFFECTS, "first_canvas": BYTES, "other_canvas": BYTES, **FLOAT_BATCH},
     "copy_rows": {"arena": BYTES, "table": TABLE, **FLOAT_BATCH, "width": "i32", "height": "i32"},
 }
 
@@ -57,17 +69,17 @@ def test_kernels_compile_and_spill_nothing(name: str, capability: int, tmp_path:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from fastdata.device import decode_kernels
+    from fastdata.device import decode_kernels, effect_kernels
 
-    kernel = getattr(decode_kernels, name.split()[0])
+    kernel = getattr(effect_kernels if name in effect_kernels.__all__ else decode_kernels, name.split()[0])
     given = SIGNATURES[name]
     source = ASTSource(
         fn=kernel,
         signature={each: given[each] if isinstance(given[each], str) else "constexpr" for each in kernel.arg_names},
         constexprs={each: value for each, value in given.items() if not isinstance(value, str)},
     )
-    warps = 1 if name == "huffman" else 4
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+    options = {"num_warps": 1 if name == "huffman" else 4, "enable_fp_fusion": name not in effect_kernels.__all__}
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assembly = tmp_path / "kernel.ptx"
     assembly.write_text(compiled.asm["ptx"])
     assembler = next(Path(triton.__file__).parent.rglob("ptxas"))

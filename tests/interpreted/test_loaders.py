@@ -122,9 +122,22 @@ def test_augmentations_of_whole_batches_follow(shards: Path, on_gpu: list[tuple[
     assert sum(packed for packed, _ in on_gpu) == 11
 
 
-def test_augmentations_of_each_image_are_the_hosts(shards: Path, on_gpu: list[tuple[int, int]]) -> None:
+def test_augmentations_of_each_image_are_done_there_with_the_hosts_bits(
+    shards: Path, on_gpu: list[tuple[int, int]]
+) -> None:
     loader = DataLoader(ShardDataset(shards, transform=AUGMENTED), 6, seed=3, **ON_GPU)
-    assert "the CPU, since augmentations follow there; augment_on='device' does them on the GPU" in loader.explain()
+    assert_same(list(DataLoader(loader.dataset, 6, seed=3)), list(loader))
+    assert sum(packed for packed, _ in on_gpu) == 11
+    blurred = v2.Compose([*CROP, v2.RandomApply([v2.GaussianBlur(3)]), *FLOATS])  # half of them by the host
+    loader = DataLoader(ShardDataset(shards, transform=blurred), 12, seed=3, **ON_GPU)
+    assert_same(list(DataLoader(loader.dataset, 12, seed=3)), list(loader))
+    assert 0 < on_gpu[-1][0] < 11
+
+
+def test_a_plan_of_several_stages_is_the_cpus(shards: Path, on_gpu: list[tuple[int, int]]) -> None:
+    staged = v2.Compose([v2.Resize((30, 30)), v2.ColorJitter(0.3), v2.RandomCrop(18), *FLOATS])
+    loader = DataLoader(ShardDataset(shards, transform=staged), 6, seed=3, **ON_GPU)
+    assert "the CPU, since augmentations change sizes, or are followed by crops" in loader.explain()
     assert_same(list(DataLoader(loader.dataset, 6, seed=3)), list(loader))
     assert not on_gpu
 
@@ -154,8 +167,8 @@ class OwnSamples(torch.utils.data.Dataset[dict[str, Any]]):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_images_that_a_datasets_own_code_opens(folder: Path, on_gpu: list[tuple[int, int]], workers: int) -> None:
-    """Records come from the cache, a third of the images in each epoch; jittered ones are the host's."""
-    jitter = v2.RandomApply([v2.ColorJitter(0.4)], p=0.3)
+    """Records come from the cache, a third of the images in each epoch; blurred ones are the host's."""
+    jitter = v2.RandomApply([v2.ColorJitter(0.4), v2.GaussianBlur(3)], p=0.3)
     dataset = OwnSamples(folder, v2.Compose([*CROP, jitter, *FLOATS]))
     options: dict[str, Any] = {"num_workers": workers, "seed": 5, "cache": "ram"}
     ours, theirs = DataLoader(dataset, 6, **options, **ON_GPU), DataLoader(dataset, 6, **options)

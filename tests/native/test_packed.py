@@ -52,11 +52,19 @@ def test_pixels_of_other_windows_need_fewer_bytes() -> None:
     assert few < many / 3
 
 
-def effects(rows: int, *which: int) -> np.ndarray:
+def effects(rows: int, *which: int, kind: EffectKind = EffectKind.BOX_BLUR) -> np.ndarray:
     """An effect for some rows, and none for the others."""
     table = np.zeros((rows, 1), EFFECT)
-    table["kind"][list(which)] = EffectKind.INVERT
+    table["kind"][list(which)] = kind
+    table["values"][list(which), 0, 0] = 1.5
     return table
+
+
+def test_effects_that_a_device_does_go_with_their_image() -> None:
+    kinds = EffectKind.INVERT, EffectKind.EQUALIZE, EffectKind.NONE
+    heads = [head_of(Packed([record_of(JPEG)], [VIEW], effects=effects(1, 0, kind=kind))) for kind in kinds]
+    assert [head["steps"] for head in heads] == [1, 1, 0]
+    assert heads[0]["bytes"] >= heads[1]["bytes"] + 3 * 256  # a table of levels
 
 
 def test_what_a_device_does_not_take_is_decoded() -> None:

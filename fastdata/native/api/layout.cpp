@@ -83,8 +83,9 @@ template <> struct LayoutOf<fastdata::PackedHead> {
         AT(height),       AT(left),          AT(top),         AT(source_width),     AT(source_height), AT(first_column),
         AT(first_row),    AT(columns),       AT(rows),        AT(is_entropy_coded), AT(tile),          AT(tiles),
         AT(result_width), AT(result_height), AT(across_taps), AT(down_taps),        AT(down_first),    AT(flip_x),
-        AT(flip_y),       AT(steps_at),      AT(across_at),   AT(down_at),          AT(begins_at),     AT(tiles_at),
-        AT(codes_at[0]),  AT(codes_at[1]),   AT(codes_at[2]), AT(codes_at[3]),      AT(codes_at[4]),   AT(codes_at[5])};
+        AT(flip_y),       AT(steps),         AT(effects_at),  AT(steps_at),         AT(across_at),     AT(down_at),
+        AT(begins_at),    AT(tiles_at),      AT(codes_at[0]), AT(codes_at[1]),      AT(codes_at[2]),   AT(codes_at[3]),
+        AT(codes_at[4]),  AT(codes_at[5])};
 };
 
 #undef AT

@@ -194,9 +194,8 @@ struct Filling {
     // What a device needs to decode a row of the opened image.  FD_UNSUPPORTED for one that is to be decoded here.
     fd_status pack(ImageDecoder &decoder, int64_t item, const View &view) const {
         static thread_local std::vector<uint8_t> packed;
-        if (!do_nothing(effects_of(recipes.effects, recipes.effects_per_image, item)))
-            return FD_UNSUPPORTED;
-        const fd_status status = decoder.pack(view, options, packed);
+        const Effects effects = effects_of(recipes.effects, recipes.effects_per_image, item);
+        const fd_status status = decoder.pack(view, effects, options, packed);
         return status == FD_OK ? handed_over(packed, &recipes.packed[item], &recipes.packed_bytes[item]) : status;
     }
 

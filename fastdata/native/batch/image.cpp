@@ -1,5 +1,6 @@
 #include "batch/image.h"
 
+#include "effects/packed_steps.h"
 #include "kernels/kernels.h"
 
 #include <algorithm>
@@ -167,7 +168,8 @@ fd_status ImageDecoder::decode(std::span<const View> views, std::span<const Targ
     return FD_OK;
 }
 
-fd_status ImageDecoder::pack(const View &view, const fd_options &options, std::vector<uint8_t> &packed) {
+fd_status ImageDecoder::pack(const View &view, Effects effects, const fd_options &options,
+                             std::vector<uint8_t> &packed) {
     if (kind_ != Kind::jpeg || options.fast != 0)
         return FD_UNSUPPORTED;
     if (!view.window.is_inside(width(), height()))
@@ -180,6 +182,9 @@ fd_status ImageDecoder::pack(const View &view, const fd_options &options, std::v
     packed.assign(sizeof head, 0);
     head.across_at = put_taps(across, packed);
     head.down_at = put_taps(down, packed);
+    head.steps = pack_effects(effects, across.results(), down.results(), packed, head.effects_at);
+    if (head.steps < 0)
+        return FD_UNSUPPORTED;
     if (const fd_status status = jpeg_.pack(source, head, packed); status != FD_OK)
         return status;
     head.left = source.left;

@@ -44,7 +44,7 @@ class ImageDecoder {
     fd_status resize(const Rows &window, const View &view, const Target &target, const fd_options &options);
 
     // What a device needs to do it, instead; see jpeg/packed.h.  FD_UNSUPPORTED for what is to be decoded here.
-    fd_status pack(const View &view, const fd_options &options, std::vector<uint8_t> &packed);
+    fd_status pack(const View &view, Effects effects, const fd_options &options, std::vector<uint8_t> &packed);
 
     fd_status convert(const uint8_t *rgb, int width, int height, const Target &target);
 

@@ -1,6 +1,7 @@
 // What kernels on a device rely on without looking: an image for one (jpeg/packed.h) must be so, whatever it is of.
 #pragma once
 
+#include "effects/packed_steps.h"
 #include "jpeg/packed.h"
 
 #include <algorithm>
@@ -50,6 +51,17 @@ inline void check_packed(const uint8_t *packed, int64_t packed_bytes) {
     };
     has_taps(head.across_at, head.result_width, head.across_taps, head.source_width);
     has_taps(head.down_at, head.result_height, head.down_taps, head.source_height);
+    must(head.steps >= 0);
+    for (int number = 0; number < head.steps; ++number) {
+        PackedStep step;
+        const int64_t at = head.effects_at + static_cast<int64_t>(sizeof step) * number;
+        must(at >= 0 && at % 4 == 0 && at + static_cast<int64_t>(sizeof step) <= packed_bytes);
+        std::memcpy(&step, packed + at, sizeof step);
+        const int places = head.result_width + head.result_height;
+        const int needed = step.kind == kStepLevels ? 3 * 256 : step.kind == kStepScale ? 4 * places : 0;
+        must(step.kind >= kStepLevels && step.kind <= kStepScale);
+        must(step.data_at >= 0 && step.data_at % 4 == 0 && int64_t{step.data_at} + needed <= packed_bytes);
+    }
     const int in_row = head.tile > 0 ? (head.columns + head.tile - 1) / head.tile : 0;
     must(head.tiles == in_row * head.rows && head.tiles > 0 && head.tiles_at <= head.bytes - 16);
     if (head.is_entropy_coded == 0) {

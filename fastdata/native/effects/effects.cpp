@@ -299,11 +299,11 @@ void Canvas::end_mix(float share) {
 }
 
 void Canvas::apply(const fd_effect &effect) {
+    if (changes_levels(effect.kind))
+        return map_levels([&](size_t, uint8_t level) { return changed_level(effect, level); });
     const double value = effect.values[0];
     const auto factor = static_cast<float>(value);
     switch (effect.kind) {
-    case FD_BRIGHTNESS:
-        return map_levels([&](size_t, uint8_t level) { return blended(0, level, factor); });
     case FD_CONTRAST:
         return contrast(factor);
     case FD_SATURATION:
@@ -314,15 +314,6 @@ void Canvas::apply(const fd_effect &effect) {
         return sharpen(kernels().effects.sharpen_row, factor);
     case FD_GREY:
         return grey();
-    case FD_INVERT:
-        return map_levels([](size_t, uint8_t level) { return static_cast<uint8_t>(255 - level); });
-    case FD_POSTERIZE:
-        return map_levels([&](size_t, uint8_t level) {
-            return static_cast<uint8_t>(level & ~((1 << (8 - static_cast<int>(value))) - 1));
-        });
-    case FD_SOLARIZE:
-        return map_levels(
-            [&](size_t, uint8_t level) { return static_cast<uint8_t>(level < value ? level : 255 - level); });
     case FD_AUTOCONTRAST:
         return autocontrast();
     case FD_EQUALIZE:
@@ -333,10 +324,6 @@ void Canvas::apply(const fd_effect &effect) {
     case FD_BOX_BLUR:
         settle();
         return box_blur(pixels_, width_, height_, factor);
-    case FD_SOLARIZE_ADD:
-        return map_levels([&](size_t, uint8_t level) {
-            return level < effect.values[1] ? static_cast<uint8_t>(std::min(255.0, level + value)) : level;
-        });
     case FD_FLIP:
         return flip(value != 0, effect.values[1] != 0);
     case FD_MIX_BEGIN:
@@ -375,6 +362,29 @@ void Canvas::apply(const fd_effect &effect) {
 }
 
 } // namespace
+
+bool changes_levels(int32_t kind) {
+    return kind == FD_BRIGHTNESS || kind == FD_INVERT || kind == FD_POSTERIZE || kind == FD_SOLARIZE ||
+           kind == FD_SOLARIZE_ADD;
+}
+
+uint8_t changed_level(const fd_effect &effect, uint8_t level) {
+    const double value = effect.values[0];
+    switch (effect.kind) {
+    case FD_BRIGHTNESS:
+        return blended(0, level, static_cast<float>(value));
+    case FD_INVERT:
+        return static_cast<uint8_t>(255 - level);
+    case FD_POSTERIZE:
+        return static_cast<uint8_t>(level & ~((1 << (8 - static_cast<int>(value))) - 1));
+    case FD_SOLARIZE:
+        return static_cast<uint8_t>(level < value ? level : 255 - level);
+    case FD_SOLARIZE_ADD:
+        return level < effect.values[1] ? static_cast<uint8_t>(std::min(255.0, level + value)) : level;
+    default:
+        return level;
+    }
+}
 
 void apply_effects(Effects effects, uint8_t *pixels, int width, int height) {
     Canvas canvas(pixels, width, height);

@@ -26,6 +26,10 @@ inline bool do_nothing(Effects effects) {
     return std::all_of(effects.begin(), effects.end(), [](const fd_effect &each) { return each.kind == FD_NO_EFFECT; });
 }
 
+// True for effects that give each level another one, whatever the image, and what they make of a level.
+bool changes_levels(int32_t kind);
+uint8_t changed_level(const fd_effect &effect, uint8_t level);
+
 // Changes an image of 4-byte pixels, one row after the other, in place.  The effects are valid.  Throws std::bad_alloc.
 void apply_effects(Effects effects, uint8_t *pixels, int width, int height);
 

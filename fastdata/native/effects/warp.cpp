@@ -95,12 +95,10 @@ std::vector<int> summed_places(double begin, double step, int count) {
     return places;
 }
 
-void scale_nearest(const double *map, const Image &image, const Warped &result) {
-    const std::vector<int> columns = summed_places(map[2] + map[0] * 0.5, map[0], result.width);
-    const std::vector<int> rows = summed_places(map[5] + map[4] * 0.5, map[4], result.height);
+void scale_nearest(const NearestMap &map, const Image &image, const Warped &result) {
     uint8_t *to = result.pixels;
-    for (const int y : rows)
-        for (const int x : columns) {
+    for (const int y : map.rows)
+        for (const int x : map.columns) {
             if (image.holds(x, y))
                 std::memcpy(to, image.at(x, y), kPixelBytes);
             to += kPixelBytes;
@@ -108,10 +106,10 @@ void scale_nearest(const double *map, const Image &image, const Warped &result) 
 }
 
 // True when every place fits 16.16 bits.
-bool fits_fixed_point(const double *map, const Warped &result) {
+bool fits_fixed_point(const double *map, int width, int height) {
     const Affine place{map};
-    for (const int x : {0, result.width})
-        for (const int y : {0, result.height})
+    for (const int x : {0, width})
+        for (const int y : {0, height})
             if (const Place at = place(x, y); !(std::fabs(at.x) < 32768.0 && std::fabs(at.y) < 32768.0))
                 return false;
     return true;
@@ -122,10 +120,8 @@ uint32_t fixed(double value) {
     return static_cast<uint32_t>(static_cast<int64_t>(std::floor(value * 65536.0 + 0.5)));
 }
 
-void nearest_fixed(const double *map, const Image &image, const Warped &result) {
-    const uint32_t a = fixed(map[0]), b = fixed(map[1]), d = fixed(map[3]), e = fixed(map[4]);
-    uint32_t row_x = fixed(map[2] + map[0] * 0.5 + map[1] * 0.5);
-    uint32_t row_y = fixed(map[5] + map[3] * 0.5 + map[4] * 0.5);
+void nearest_fixed(const NearestMap &map, const Image &image, const Warped &result) {
+    auto [a, b, d, e, row_x, row_y] = map.fixed;
     uint8_t *to = result.pixels;
     for (int y = 0; y < result.height; ++y, row_x += b, row_y += e) {
         uint32_t at_x = row_x, at_y = row_y;
@@ -139,7 +135,20 @@ void nearest_fixed(const double *map, const Image &image, const Warped &result) 
 
 } // namespace
 
-// Source: Pillow's Image.transform, which knows three ways for the nearest pixel.
+NearestMap nearest_map(const double *map, int width, int height) {
+    if (map[1] == 0 && map[3] == 0)
+        return {NearestMap::Kind::scaled, summed_places(map[2] + map[0] * 0.5, map[0], width),
+                summed_places(map[5] + map[4] * 0.5, map[4], height)};
+    if (!fits_fixed_point(map, width, height))
+        return {NearestMap::Kind::other, {}, {}};
+    return {NearestMap::Kind::fixed,
+            {},
+            {},
+            {fixed(map[0]), fixed(map[1]), fixed(map[3]), fixed(map[4]), fixed(map[2] + map[0] * 0.5 + map[1] * 0.5),
+             fixed(map[5] + map[3] * 0.5 + map[4] * 0.5)}};
+}
+
+// Source: Pillow's Image.transform.
 void warp(const fd_effect &effect, const uint8_t *from, int width, int height, const Warped &result) {
     const Image image{from, width, height};
     const double *const map = effect.values, *const fill = effect.values + 8;
@@ -151,10 +160,11 @@ void warp(const fd_effect &effect, const uint8_t *from, int width, int height, c
         return warp_with(Perspective{map}, effect.filter, image, result);
     if (effect.filter != FD_NEAREST)
         return warp_with(Affine{map}, effect.filter, image, result);
-    if (map[1] == 0 && map[3] == 0)
-        return scale_nearest(map, image, result);
-    if (fits_fixed_point(map, result))
-        return nearest_fixed(map, image, result);
+    const NearestMap nearest = nearest_map(map, result.width, result.height);
+    if (nearest.kind == NearestMap::Kind::scaled)
+        return scale_nearest(nearest, image, result);
+    if (nearest.kind == NearestMap::Kind::fixed)
+        return nearest_fixed(nearest, image, result);
     warp_with(Affine{map}, effect.filter, image, result);
 }
 

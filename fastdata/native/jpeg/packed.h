@@ -12,6 +12,7 @@
 //         PackedTable[]                        Huffman tables
 //         PackedSegment begins[tiles]          of the data from one of the index's entries to the next
 //         segments                             entropy-coded, as in the file: of each row of MCUs those that are needed
+//     the effects' data and PackedStep[steps]
 //     zeros                                    at least 16; so many that the whole is a multiple of 16 bytes
 #pragma once
 
@@ -25,21 +26,22 @@ constexpr size_t kMostPackedBytes = size_t{1} << 27; // whose bits 31 bits count
 constexpr int kPackedBits = 10;                      // of Huffman codes that are looked up at once
 
 struct PackedHead {
-    int32_t bytes;                                             // of all
-    int32_t components;                                        // 1 or 3
-    int32_t halved_x, halved_y;                                // 1 where chroma has half the columns, and rows
-    int32_t width, height;                                     // of the image
-    int32_t left, top;                                         // of what is resized, in the image
-    int32_t source_width, source_height;                       // and its size
-    int32_t first_column, first_row;                           // the first of the MCUs that are here
-    int32_t columns, rows;                                     // how many there are
-    int32_t is_entropy_coded;                                  // 1 for a file with an index
-    int32_t tile;                                              // MCUs in a tile or segment, but for the last of a row
-    int32_t tiles;                                             // how many there are
-    int32_t result_width, result_height;                       // pixels
-    int32_t across_taps, down_taps;                            // weights of each result
-    int32_t down_first;                                        // 1 where the pass along columns comes first
-    int32_t flip_x, flip_y;                                    // 1 where the result is mirrored
+    int32_t bytes;                       // of all
+    int32_t components;                  // 1 or 3
+    int32_t halved_x, halved_y;          // 1 where chroma has half the columns, and rows
+    int32_t width, height;               // of the image
+    int32_t left, top;                   // of what is resized, in the image
+    int32_t source_width, source_height; // and its size
+    int32_t first_column, first_row;     // the first of the MCUs that are here
+    int32_t columns, rows;               // how many there are
+    int32_t is_entropy_coded;            // 1 for a file with an index
+    int32_t tile;                        // MCUs in a tile or segment, but for the last of a row
+    int32_t tiles;                       // how many there are
+    int32_t result_width, result_height; // pixels
+    int32_t across_taps, down_taps;      // weights of each result
+    int32_t down_first;                  // 1 where the pass along columns comes first
+    int32_t flip_x, flip_y;              // 1 where the result is mirrored
+    int32_t steps, effects_at;           // effects behind that: how many PackedStep (effects/packed_steps.h), and where
     int32_t steps_at, across_at, down_at, begins_at, tiles_at; // bytes from here
     int32_t codes_at[6]; // of each component: its tables for DC and for other coefficients
 };

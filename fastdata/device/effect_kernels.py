@@ -1,0 +1,301 @@
+"""Triton kernels that do effects to resized images: the same to the last bit as the core does them on the host.
+
+Images change in turns: the effect with number `turn` of each is done, from one canvas to the other.  What an effect is,
+and its numbers, are in the image's steps (`fastdata/native/effects/packed_steps.h`).  Floats are never fused, and divided
+as IEEE says: start these kernels with `enable_fp_fusion=False`.
+
+Sources: Pillow, ImageEnhance, ImageOps, Convert.c (rgb2hsv, hsv2rgb), Geometry.c.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from fastdata.device.decode_kernels import (
+    _CANVAS_AT,
+    _EFFECTS_AT,
+    _HEAD_AT,
+    _PLACES,
+    _RESULT_HEIGHT,
+    _RESULT_WIDTH,
+    _ROW_AT,
+    _STEPS,
+    _level,
+    _put_level,
+)
+
+__all__ = ["change", "count", "store", "tabulate"]
+
+_LEVELS, _CONTRAST, _AUTOCONTRAST, _EQUALIZE, _SATURATION, _HUE, _GREY, _SHARPNESS, _FLIP, _PERMUTE, _MOVE, _SCALE = (
+    tl.constexpr(kind) for kind in range(1, 13)
+)
+_STEP_WORDS = tl.constexpr(12)  # of PackedStep
+_FACTOR, _DATA_AT, _VALUES = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+_COUNTS = tl.constexpr(3 * 256 + 1)  # of an image: of each channel's levels, and the sum of its luma
+
+
+@triton.jit
+def _luma(red, green, blue):
+    return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
+
+
+@triton.jit
+def _blended(one, other, share):
+    """Between one level (0) and another (1), or beyond."""
+    value = one.to(tl.float32) + share * (other - one).to(tl.float32)
+    return tl.minimum(tl.maximum(value, 0.0), 255.0).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=["turn"])
+def count(words, table, canvas, counts, turn, PIXELS: tl.constexpr):
+    """Counts levels, or sums up luma, for effects that need it; program (p, i) does PIXELS pixels of image i.
+
+    Args:
+        words, table: as for the kernels that decode.
+        canvas: uint8: red, green and blue planes of each image.
+        counts: int32 result, (N, 3 * 256 + 1); the caller clears it.
+        turn: number of the effect.
+    """
+    image = tl.program_id(1)
+    words += tl.load(table + image * _PLACES + _HEAD_AT) // 4
+    pixels = tl.load(words + _RESULT_WIDTH) * tl.load(words + _RESULT_HEIGHT)
+    first = tl.program_id(0) * PIXELS
+    if (turn < tl.load(words + _STEPS)) & (first < pixels):
+        kind = tl.load(words + tl.load(words + _EFFECTS_AT) // 4 + turn * _STEP_WORDS)
+        at = first + tl.arange(0, PIXELS)
+        wanted = at < pixels
+        own = canvas + tl.load(table + image * _PLACES + _CANVAS_AT) + at
+        counted = counts + image * _COUNTS
+        if kind == _CONTRAST:
+            red = tl.load(own, wanted, 0).to(tl.int32)
+            green = tl.load(own + pixels, wanted, 0).to(tl.int32)
+            blue = tl.load(own + 2 * pixels, wanted, 0).to(tl.int32)
+            tl.atomic_add(counted + 768, tl.sum(tl.where(wanted, _luma(red, green, blue), 0), 0))
+        if (kind == _AUTOCONTRAST) | (kind == _EQUALIZE):
+            for channel in tl.static_range(3):
+                level = tl.load(own + channel * pixels, wanted, 0).to(tl.int32)
+                tl.atomic_add(counted + channel * 256 + level, 1, wanted)
+
+
+@triton.jit(do_not_specialize=["turn"])
+def tabulate(words, table, counts, tables, turn):
+    """Makes the table of levels of an effect that has one; program (c, i) does channel c of image i.
+
+    Args:
+        words, table, counts, turn: as for `count`.
+        tables: uint8 result, (N, 3, 256).
+    """
+    image, channel = tl.program_id(1), tl.program_id(0)
+    words += tl.load(table + image * _PLACES + _HEAD_AT) // 4
+    if turn < tl.load(words + _STEPS):
+        step = words + tl.load(words + _EFFECTS_AT) // 4 + turn * _STEP_WORDS
+        kind = tl.load(step)
+        level = tl.arange(0, 256)
+        pixels = tl.load(words + _RESULT_WIDTH) * tl.load(words + _RESULT_HEIGHT)
+        counted = counts + image * _COUNTS
+        out = tables + (image * 3 + channel) * 256 + level
+        if kind == _CONTRAST:
+            mean = (tl.load(counted + 768).to(tl.float64) / pixels.to(tl.float64) + 0.5).to(tl.int32)
+            factor = tl.load(step + _FACTOR).to(tl.float32, bitcast=True)
+            tl.store(out, _blended(mean, level, factor).to(tl.uint8))
+        if (kind == _AUTOCONTRAST) | (kind == _EQUALIZE):
+            number = tl.load(counted + channel * 256 + level)
+            low = tl.min(tl.where(number > 0, level, 255), 0)
+            high = tl.max(tl.where(number > 0, level, 0), 0)
+            if kind == _AUTOCONTRAST:
+                spread = tl.maximum(high - low, 1).to(tl.float64)
+                scale = tl.where(high > low, 255.0 / spread, 1.0)
+                offset = tl.where(high > low, -low.to(tl.float64) * scale, 0.0)
+                tl.store(out, _level((level.to(tl.float64) * scale + offset).to(tl.int32)).to(tl.uint8))
+            else:
+                step_size = (pixels - tl.sum(tl.where(level == high, number, 0), 0)) // 255
+                below = step_size // 2 + tl.cumsum(number, 0) - number
+                equal = tl.minimum(below // tl.maximum(step_size, 1), 255)
+                tl.store(out, tl.where(step_size == 0, level, equal).to(tl.uint8))
+
+
+@triton.jit
+def _hue_turned(red, green, blue, shift):
+    """Pixels whose hue was turned, in Pillow's hue, saturation and value of 8 bits."""
+    high = tl.maximum(tl.maximum(red, green), blue)
+    low = tl.minimum(tl.minimum(red, green), blue)
+    third = red + green + blue - high - low
+    highest = tl.where(red == high, 0, tl.where(green == high, 1, 2))
+    lowest = tl.where(blue == low, 2, tl.where(green == low, 1, 0))
+    spread = tl.maximum(high - low, 1)
+    share = tl.div_rn((high - third).to(tl.float32), spread.to(tl.float32)).to(tl.float64)
+    # Of the six ways to order three levels, those in which the third share counts up.
+    base = tl.where(
+        highest == 0,
+        tl.where(lowest == 1, -1.0, 1.0),
+        tl.where(highest == 1, tl.where(lowest == 2, 1.0, 3.0), tl.where(lowest == 1, 5.0, 3.0)),
+    )
+    rises = ((highest == 0) & (lowest == 1)) | ((highest == 1) & (lowest == 2)) | ((highest == 2) & (lowest == 0))
+    sector = (base + tl.where(rises, share, -share)).to(tl.float32).to(tl.float64)
+    circle = sector / 6.0 + 1.0
+    hue = ((circle - tl.floor(circle)).to(tl.float32).to(tl.float64) * 255.0).to(tl.int32)
+    hue = _level(hue)
+    of_high = tl.div_rn(spread.to(tl.float32), tl.maximum(high, 1).to(tl.float32)).to(tl.float64)
+    saturation = _level((of_high * 255.0).to(tl.int32))
+    saturated = (saturation.to(tl.float64) / 255.0).to(tl.float32)
+    value = high.to(tl.float64)
+    least = tl.floor(value * (1.0 - saturated.to(tl.float64)) + 0.5).to(tl.int32)
+    sextants = ((hue + shift) & 255).to(tl.float64) * 6.0 / 255.0
+    whole = sextants.to(tl.int32)
+    rest = (sextants - whole.to(tl.float64)).to(tl.float32)
+    sextant = whole % 6
+    lack_falling = (saturated * rest).to(tl.float64)
+    lack_rising = saturated.to(tl.float64) * (1.0 - rest.to(tl.float64))
+    lack = tl.where((sextant & 1) == 1, lack_falling, lack_rising)
+    between = (value * (1.0 - lack) + 0.5).to(tl.int32)
+    new_red = tl.where((sextant == 0) | (sextant == 5), high, tl.where((sextant == 1) | (sextant == 4), between, least))
+    new_green = tl.where(
+        (sextant == 1) | (sextant == 2), high, tl.where((sextant == 0) | (sextant == 3), between, least)
+    )
+    new_blue = tl.where(
+        (sextant == 3) | (sextant == 4), high, tl.where((sextant == 2) | (sextant == 5), between, least)
+    )
+    is_grey = high == low
+    is_pale = saturation == 0
+    return (
+        tl.where(is_grey | is_pale, high, new_red),
+        tl.where(is_grey | is_pale, high, new_green),
+        tl.where(is_grey | is_pale, high, new_blue),
+    )
+
+
+@triton.jit
+def _sharpened(plane, at, width, is_inner, factor, here):
+    """A channel's levels, blended with the mean around each."""
+    total = 4 * here
+    for dy in tl.static_range(3):
+        for dx in tl.static_range(3):
+            total += tl.load(plane + at + (dy - 1) * width + dx - 1, is_inner, 0).to(tl.int32)
+    mean = (2 * total + 13) // 26
+    return tl.where(is_inner, _blended(mean, here, factor), here)
+
+
+@triton.jit(do_not_specialize=["turn"])
+def change(arena, words, table, source, out, tables, turn, PIXELS: tl.constexpr):
+    """Does an effect; program (p, i) does PIXELS pixels of image i.
+
+    Args:
+        arena: uint8: the batch's packed images.
+        words, table, turn: as for `count`.
+        source: uint8: the canvas before.
+        out: uint8 result: the canvas behind it.
+        tables: uint8, (N, 3, 256): of effects that count levels.
+    """
+    image = tl.program_id(1)
+    head = tl.load(table + image * _PLACES + _HEAD_AT)
+    words += head // 4
+    width, height = tl.load(words + _RESULT_WIDTH), tl.load(words + _RESULT_HEIGHT)
+    pixels = width * height
+    first = tl.program_id(0) * PIXELS
+    if (turn < tl.load(words + _STEPS)) & (first < pixels):
+        step = words + tl.load(words + _EFFECTS_AT) // 4 + turn * _STEP_WORDS
+        kind, data_at, values = tl.load(step), tl.load(step + _DATA_AT), step + _VALUES
+        factor = tl.load(step + _FACTOR).to(tl.float32, bitcast=True)
+        at = first + tl.arange(0, PIXELS)
+        wanted = at < pixels
+        x, y = at % width, at // width
+        from_x, from_y = x, y
+        fill = kind * 0
+        if kind == _FLIP:
+            from_x = tl.where(tl.load(values) == 1, width - 1 - x, x)
+            from_y = tl.where(tl.load(values + 1) == 1, height - 1 - y, y)
+        if kind == _MOVE:
+            a, b, d, e = tl.load(values), tl.load(values + 1), tl.load(values + 2), tl.load(values + 3)
+            from_x = (tl.load(values + 4) + y * b + x * a) >> 16
+            from_y = (tl.load(values + 5) + y * e + x * d) >> 16
+            fill = tl.load(values + 6)
+        if kind == _SCALE:
+            from_x = tl.load(words + data_at // 4 + x, wanted, 0)
+            from_y = tl.load(words + data_at // 4 + width + y, wanted, 0)
+            fill = tl.load(values + 6)
+        inside = wanted & (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
+        place = tl.load(table + image * _PLACES + _CANVAS_AT)
+        own = source + place
+        origin = tl.where(inside, from_y * width + from_x, 0)
+        red = tl.load(own + origin, inside, 0).to(tl.int32)
+        green = tl.load(own + pixels + origin, inside, 0).to(tl.int32)
+        blue = tl.load(own + 2 * pixels + origin, inside, 0).to(tl.int32)
+        red = tl.where(inside, red, fill & 255)
+        green = tl.where(inside, green, (fill >> 8) & 255)
+        blue = tl.where(inside, blue, (fill >> 16) & 255)
+        if kind == _LEVELS:
+            levels = arena + head + data_at
+            red = tl.load(levels + red, wanted, 0).to(tl.int32)
+            green = tl.load(levels + 256 + green, wanted, 0).to(tl.int32)
+            blue = tl.load(levels + 512 + blue, wanted, 0).to(tl.int32)
+        if (kind == _CONTRAST) | (kind == _AUTOCONTRAST) | (kind == _EQUALIZE):
+            made = tables + image * 768
+            red = tl.load(made + red, wanted, 0).to(tl.int32)
+            green = tl.load(made + 256 + green, wanted, 0).to(tl.int32)
+            blue = tl.load(made + 512 + blue, wanted, 0).to(tl.int32)
+        if (kind == _SATURATION) | (kind == _GREY):
+            grey = _luma(red, green, blue)
+            is_grey = kind == _GREY
+            red = tl.where(is_grey, grey, _blended(grey, red, factor))
+            green = tl.where(is_grey, grey, _blended(grey, green, factor))
+            blue = tl.where(is_grey, grey, _blended(grey, blue, factor))
+        if kind == _HUE:
+            red, green, blue = _hue_turned(red, green, blue, tl.load(values))
+        if kind == _SHARPNESS:
+            is_inner = wanted & (x > 0) & (x < width - 1) & (y > 0) & (y < height - 1)
+            red = _sharpened(own, at, width, is_inner, factor, red)
+            green = _sharpened(own + pixels, at, width, is_inner, factor, green)
+            blue = _sharpened(own + 2 * pixels, at, width, is_inner, factor, blue)
+        if kind == _PERMUTE:
+            p, q, r = tl.load(values), tl.load(values + 1), tl.load(values + 2)
+            old_red, old_green, old_blue = red, green, blue
+            red = tl.where(p == 0, old_red, tl.where(p == 1, old_green, old_blue))
+            green = tl.where(q == 0, old_red, tl.where(q == 1, old_green, old_blue))
+            blue = tl.where(r == 0, old_red, tl.where(r == 1, old_green, old_blue))
+        result = out + place + at
+        tl.store(result, red.to(tl.uint8), wanted)
+        tl.store(result + pixels, green.to(tl.uint8), wanted)
+        tl.store(result + 2 * pixels, blue.to(tl.uint8), wanted)
+
+
+@triton.jit
+def store(
+    words,
+    table,
+    first_canvas,
+    other_canvas,
+    out,
+    levels,
+    stride_n,
+    stride_c,
+    stride_y,
+    stride_x,
+    HAS_LEVELS: tl.constexpr,
+    PIXELS: tl.constexpr,
+):
+    """Images with effects to their places in the batch; program (p, i) does PIXELS pixels of image i.
+
+    Args:
+        words, table: as for `count`.
+        first_canvas, other_canvas: uint8: the images after an even and an odd number of effects.
+        out, levels, strides: as for the last pass of `resample`.
+    """
+    image = tl.program_id(1)
+    words += tl.load(table + image * _PLACES + _HEAD_AT) // 4
+    width, height = tl.load(words + _RESULT_WIDTH), tl.load(words + _RESULT_HEIGHT)
+    pixels, steps = width * height, tl.load(words + _STEPS)
+    first = tl.program_id(0) * PIXELS
+    if (steps > 0) & (first < pixels):
+        at = first + tl.arange(0, PIXELS)
+        wanted = at < pixels
+        own = tl.load(table + image * _PLACES + _CANVAS_AT) + at
+        is_even = steps % 2 == 0
+        place = out + tl.load(table + image * _PLACES + _ROW_AT) * stride_n
+        place += at // width * stride_y + at % width * stride_x
+        for channel in tl.static_range(3):
+            even = tl.load(first_canvas + own + channel * pixels, wanted & is_even, 0).to(tl.int32)
+            odd = tl.load(other_canvas + own + channel * pixels, wanted & (is_even == 0), 0).to(tl.int32)
+            value = tl.where(is_even, even, odd)
+            _put_level(place + channel * stride_c, levels, channel, value, wanted, HAS_LEVELS)
