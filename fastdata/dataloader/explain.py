@@ -48,8 +48,8 @@ _OF_THE_PIPELINE: dict[str, Any] = {
 _LABEL = 12  # columns
 
 _FOR_GPU = (
-    "unpacked JPEGs (shards converted with --unpacked, the cache) and JPEGs with an index (fastdata index), without blurs "
-    "and moves that are not by the nearest pixel"
+    "unpacked JPEGs (shards converted with --unpacked, the cache) and JPEGs with an index (fastdata index), "
+    "without blurs and moves that are not by the nearest pixel"
 )
 
 _WITH_FUSED = ("backend", "fidelity", "memory_format")

@@ -1,8 +1,8 @@
 """Triton kernels that do effects to resized images: the same to the last bit as the core does them on the host.
 
 Images change in turns: the effect with number `turn` of each is done, from one canvas to the other.  What an effect is,
-and its numbers, are in the image's steps (`fastdata/native/effects/packed_steps.h`).  Floats are never fused, and divided
-as IEEE says: start these kernels with `enable_fp_fusion=False`.
+and its numbers, are in the image's steps (`fastdata/native/effects/packed_steps.h`).  Products and sums of floats are
+never fused: start these kernels with `enable_fp_fusion=False`.
 
 Sources: Pillow, ImageEnhance, ImageOps, Convert.c (rgb2hsv, hsv2rgb), Geometry.c.
 """
