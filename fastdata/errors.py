@@ -132,6 +132,19 @@ class ReadError(DecodeError):
     )
 
 
+class DamagedOnDevice(DecodeError):
+    """The GPU has found that a record or an index is not what it says, of a sample in a batch that was delivered."""
+
+    problem = "was decoded wrongly on the GPU, in a batch that was delivered already"
+
+    def __init__(self, *, index: int, location: str, backend: str = "native", reason: str = "") -> None:
+        super().__init__(index=index, location=location, backend=backend, reason=reason)
+        self.args = (
+            f"sample {index} ({location}) {self.problem}: its record, or its index, has the right checksum, and is not "
+            "what it says. Convert the dataset, or make its index, anew; decode_device='cpu' reads such images safely",
+        )
+
+
 class ViewError(DecodeError, ValueError):
     """The transform cannot be applied to one sample: a random crop is larger than the image."""
 

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, default_collate
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, counts_threads, verdict
+from fastdata.device.packed_batch import problem
 from fastdata.jpeg_index.find import Uses, open_indexes
 from fastdata.loaders import native_problem
 from fastdata.loaders.dali_options import DaliOptions
@@ -52,6 +53,8 @@ _FOR_GPU = (
     "without blurs and moves that are not by the nearest pixel"
 )
 
+_ONE_BY_ONE = "samples are built one by one"
+
 _WITH_FUSED = ("backend", "fidelity", "memory_format")
 
 
@@ -61,7 +64,7 @@ def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
     is_stream = isinstance(loader.dataset, IterableDataset)
     if loader.batch_sampler is not None and not is_stream and route.left_to_torch is None and native_problem() is None:
         at_work += ("on_error", "cache")
-    if loader.decode_on == "cuda":
+    if loader.decode_on == "cuda" and "cache" in at_work:
         at_work += ("decode_device",)
     given = (
         (name, getattr(loader, name), default) for name, default in _OF_THE_PIPELINE.items() if name not in at_work
@@ -100,7 +103,7 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
         or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),
-        "decodes on": f"{loader.device}: {_FOR_GPU} in batches" if loader.decode_on == "cuda" else None,
+        "decodes on": _of_own_code_on_gpu(loader, route),
         "cache": _cache_of_own_code(loader, route),
         "seed": seed,
         "no effect": ", ".join(without_effect(loader, route)) or None,
@@ -169,14 +172,26 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
 
 def _on_gpu(loader: LoaderArguments, route: Route, config: PipelineConfig) -> str:
     """Describes what decode_device="cuda" does for a plan of the image pipeline."""
-    if config.decodes_packed:
-        return f"{loader.device}: {_FOR_GPU}; all others are decoded by the CPU"
     if _in_memory(route):
         return f"nothing: {IN_MEMORY}"
-    why = (
-        "augmentations change sizes, or are followed by crops" if config.plan.later else "samples are built one by one"
-    )
-    return f"the CPU, since {why}"
+    if config.backend.name != "native":
+        return f"the CPU, since backend '{config.backend.name}' decodes there"
+    if not config.decodes_packed:
+        why = "augmentations change sizes, or are followed by crops" if config.plan.later else _ONE_BY_ONE
+        return f"the CPU, since {why}"
+    assert config.device is not None
+    if (problem_there := problem(config.device)) is not None:
+        return f"the CPU: {problem_there}"
+    return f"{loader.device}: {_FOR_GPU}; all others are decoded by the CPU"
+
+
+def _of_own_code_on_gpu(loader: LoaderArguments, route: Route) -> str | None:
+    if loader.decode_on != "cuda" or "decode_device='cuda'" in without_effect(loader, route):
+        return None
+    assert loader.device is not None
+    if (why := problem(torch.device(loader.device))) is not None:
+        return f"the CPU: {why}"
+    return f"{loader.device}: {_FOR_GPU}, in stacked batches without erased rectangles; all others by the CPU"
 
 
 def _cache(loader: LoaderArguments, route: Route, choice: BackendChoice) -> str | None:

@@ -226,7 +226,7 @@ def huffman(arena, words, halves, table, zigzag, coefficients, wrong, LANES: tl.
             component = tl.maximum(block % in_mcu - (luma - 1), 0)
             is_dc = k == 0
             codes_at = tl.load(words + _CODES_AT + 2 * component + tl.where(is_dc, 0, 1), on, 0)
-            ahead = ((bits >> (held - 16).to(tl.int64)) & 0xFFFF).to(tl.int32)
+            ahead = ((bits >> tl.maximum(held - 16, 0).to(tl.int64)) & 0xFFFF).to(tl.int32)
             entry = tl.load(codes + codes_at // 2 + (ahead >> 6), on, 0).to(tl.int32)
             length, symbol = entry >> 8, entry & 255
             is_long = on & (entry == 0)
@@ -332,9 +332,12 @@ def _transposed(a0, a1, a2, a3, a4, a5, a6, a7, BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def _row_of(coefficients, steps, ROW: tl.constexpr, wanted):
-    """A row of blocks' coefficients times their steps."""
-    values = tl.load(coefficients + 8 * ROW, wanted, 0).to(tl.int32)
+def _row_of(coefficients, ROW: tl.constexpr, wanted):
+    return tl.load(coefficients + 8 * ROW, wanted, 0).to(tl.int32)
+
+
+@triton.jit
+def _times(values, steps, ROW: tl.constexpr, wanted):
     return _wrapped(values * tl.load(steps + 8 * ROW, wanted, 0))
 
 
@@ -369,17 +372,37 @@ def idct(words, table, coefficients, samples, BLOCKS: tl.constexpr):
         component = tl.maximum(in_its_mcu - (luma - 1), 0)
         own = coefficients + (tl.load(table + image * _PLACES + _COEFFICIENTS_AT) + block) * 64 + lane
         steps = words + tl.load(words + _STEPS_AT) // 4 + component * 64 + lane
+        k0, k1, k2, k3 = (
+            _row_of(own, 0, wanted),
+            _row_of(own, 1, wanted),
+            _row_of(own, 2, wanted),
+            _row_of(own, 3, wanted),
+        )
+        k4, k5, k6, k7 = (
+            _row_of(own, 4, wanted),
+            _row_of(own, 5, wanted),
+            _row_of(own, 6, wanted),
+            _row_of(own, 7, wanted),
+        )
+        v0 = _times(k0, steps, 0, wanted)
         r0, r1, r2, r3, r4, r5, r6, r7 = _one_way(
-            _row_of(own, steps, 0, wanted),
-            _row_of(own, steps, 1, wanted),
-            _row_of(own, steps, 2, wanted),
-            _row_of(own, steps, 3, wanted),
-            _row_of(own, steps, 4, wanted),
-            _row_of(own, steps, 5, wanted),
-            _row_of(own, steps, 6, wanted),
-            _row_of(own, steps, 7, wanted),
+            v0,
+            _times(k1, steps, 1, wanted),
+            _times(k2, steps, 2, wanted),
+            _times(k3, steps, 3, wanted),
+            _times(k4, steps, 4, wanted),
+            _times(k5, steps, 5, wanted),
+            _times(k6, steps, 6, wanted),
+            _times(k7, steps, 7, wanted),
             11,
         )
+        # Of blocks with nothing but zeros below the first row the vector code has another way, which wraps.
+        below = k1 | k2 | k3 | k4 | k5 | k6 | k7
+        is_flat = tl.max(tl.where(below != 0, 1, 0), 1)[:, None] == 0
+        flat = _wrapped(v0 << 2)
+        r0, r1, r2 = tl.where(is_flat, flat, r0), tl.where(is_flat, flat, r1), tl.where(is_flat, flat, r2)
+        r3, r4, r5 = tl.where(is_flat, flat, r3), tl.where(is_flat, flat, r4), tl.where(is_flat, flat, r5)
+        r6, r7 = tl.where(is_flat, flat, r6), tl.where(is_flat, flat, r7)
         c0, c1, c2, c3, c4, c5, c6, c7 = _transposed(r0, r1, r2, r3, r4, r5, r6, r7, BLOCKS)
         s0, s1, s2, s3, s4, s5, s6, s7 = _one_way(c0, c1, c2, c3, c4, c5, c6, c7, 18)
         is_luma = component == 0

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,12 +29,9 @@ from fastdata.tables import PACKED_HEAD, PackedRows
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["WRONG_VALUES", "DecodedBatch", "kernels", "packed_batch", "problem"]
+__all__ = ["DecodedBatch", "kernels", "packed_batch", "problem"]
 
-WRONG_VALUES = (
-    "its record, or its index, has the right checksum but is not what it says, so that the pixels of this sample are "
-    "wrong in a batch that was delivered already; convert the dataset, or make its index, anew"
-)
+_MOST_IMAGES = 65_535  # of a launch
 
 _ALIGNED_BYTES = 16
 _MOST_BYTES_BETWEEN = 1 << 30  # of the memory between kernels, but for one larger image
@@ -69,7 +65,6 @@ def effect_kernels() -> ModuleType:
     return effect_kernels
 
 
-@cache
 def problem(device: torch.device) -> str | None:
     """Returns why the kernels cannot run on a device, and what to do; None if they can.
 
@@ -79,7 +74,7 @@ def problem(device: torch.device) -> str | None:
         by = kernels()
     except ImportError as error:
         return f"Triton cannot be imported ({error}); torch's builds for CUDA bring it, or: pip install triton"
-    if by.IS_INTERPRETED:
+    if by.IS_INTERPRETED or device in _usable:
         return None
     try:
         with cuda.device(index_of(device)):
@@ -91,8 +86,15 @@ def problem(device: torch.device) -> str | None:
             cuda.synchronize(device)
     except Exception as error:  # noqa: BLE001 - Triton, its compilers and drivers raise many kinds
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        return f"Triton cannot start kernels here ({first}); it needs a C compiler: apt-get install gcc, or set CC"
+        return (
+            f"Triton cannot start a kernel on {device} ({first}); it needs a C compiler (apt-get install gcc, or set "
+            "CC), and some memory there"
+        )
+    _usable.add(device)
     return None
+
+
+_usable = set[torch.device]()
 
 
 @dataclass(frozen=True)
@@ -215,10 +217,10 @@ class DecodedBatch:
                 effect_kernels().store[(-(-height * width // _PIXELS), n)](
                     words, of, *canvases, batch, levels, *strides, **stored
                 )
-        if decoded := self.images - self.packed:
-            of = table[places * self.packed :]
+        for first in range(self.packed, self.images, _MOST_IMAGES):
+            decoded = min(_MOST_IMAGES, self.images - first)
             by.copy_rows[(-(-height * width // _PIXELS), decoded)](
-                arena, of, batch, levels, width, height, *batch.stride(), **stored
+                arena, table[places * first :], batch, levels, width, height, *batch.stride(), **stored
             )
         return batch, wrong
 
@@ -318,6 +320,7 @@ def _turns(head: dict[str, _Ints], table: _Ints, by: Any) -> list[_Turn]:
     while first < len(blocks):
         begins = np.stack([_begins(each) for each in needed[:, first:]])
         count = max(1, int(np.searchsorted(begins.sum(0), _MOST_BYTES_BETWEEN, "right")) - 1)
+        count = min(count, _MOST_IMAGES)
         rows = slice(first, first + count)
         for column, unit, each in zip(
             ("coefficients", "samples", "pixels", "between", "canvas"), (128, 1, 1, 1, 1), begins, strict=True

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import copy as copying
 import os
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
@@ -42,6 +43,7 @@ from fastdata.device.left_to_device import LeftToDevice
 from fastdata.errors import OptionError
 from fastdata.order.sampler_chain import epoch_sampler
 from fastdata.system import cuda
+from fastdata.system.stack_level import users_level
 
 __all__ = ["CopyStreams", "DevicePrefetcher", "check_device", "chosen_by_threads", "index_of", "map_tensors"]
 
@@ -275,6 +277,10 @@ class _CopiedAhead:
     def close(self) -> None:
         """Drops what was copied ahead, and the iterator behind it."""
         self._ready.clear()
+        try:
+            self._check(0)
+        except Exception as error:  # noqa: BLE001 - whoever breaks off is told, and not stopped
+            warnings.warn(str(error), stacklevel=users_level())
         self._unchecked.clear()
         self._passed.clear()
         self._batches, self._ended = iter(()), True

@@ -12,9 +12,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastdata import native
 from fastdata.device.left_to_device import LeftToDevice
-from fastdata.device.packed_batch import WRONG_VALUES, packed_batch
+from fastdata.device.packed_batch import packed_batch
 from fastdata.device.prefetch import map_tensors
-from fastdata.errors import DecodeError
+from fastdata.errors import DamagedOnDevice, DecodeError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.fetch import SampleFetcher
 from fastdata.lazy.fill import Filling, SeenImages, StoredRows
@@ -100,8 +100,9 @@ class Completion:
         sources, indices = rows.images.sources, rows.images.indices
 
         def failed(wrong: list[int]) -> DecodeError:
-            reason, where = ValueError(WRONG_VALUES), sources[wrong[0]].location()
-            return DecodeError.because(reason, index=indices[wrong[0]], location=where, backend="native on the GPU")
+            error = DamagedOnDevice(index=_as_number(indices[wrong[0]]), location=sources[wrong[0]].location())
+            self.stats.add_failure(error)
+            return error
 
         return decoded.of(arena, _unchanged, failed)
 
@@ -134,6 +135,7 @@ class CompletedBatch:
         self._received = received.batch if isinstance(received, ReportedBatch) else received
         self._fails = isinstance(received, UnfinishedBatch) and received.batch is None
         self._left_out = 0
+        self._left.clear()  # whose tensors may be gone
 
     @property
     def _is_pending(self) -> bool:

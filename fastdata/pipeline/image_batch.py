@@ -14,8 +14,8 @@ import torch
 from torch.profiler import record_function
 
 from fastdata.device.left_to_device import LeftToDevice
-from fastdata.device.packed_batch import WRONG_VALUES, packed_batch
-from fastdata.errors import DecodeError, ReadError, ViewError
+from fastdata.device.packed_batch import packed_batch
+from fastdata.errors import DamagedOnDevice, DecodeError, ReadError, ViewError
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.fallback import inspect
@@ -387,8 +387,9 @@ class ImageBatch:
 
     def _failed_on_device(self, indices: Sequence[int]) -> DecodeError:
         index = min(indices)
-        where = location_of(self._config.source, index)
-        return DecodeError.because(ValueError(WRONG_VALUES), index=index, location=where, backend="native on the GPU")
+        error = DamagedOnDevice(index=index, location=location_of(self._config.source, index))
+        self._resources.stats.add_failure(error)
+        return error
 
     def _collated_targets(self, good: Sequence[int]) -> Any:
         targets = [self._targets[position] for position in good]

@@ -17,7 +17,6 @@ from torchvision.transforms import v2
 from fastdata import DataLoader, DevicePrefetcher, ImageFolder, OptionError
 from fastdata.dataloader.arguments import check_decode_device
 from fastdata.device.left_to_device import LeftToDevice
-from fastdata.device.packed_batch import problem
 from fastdata.device.syncs import SyncFinder
 from fastdata.loaders.dali_pipeline import DaliPipeline
 from fastdata.system import cuda
@@ -95,9 +94,10 @@ def test_what_the_device_finds_is_asked_when_it_is_known_and_loses_no_batch(monk
     with pytest.raises(OSError, match="second"):
         next(batches)
     assert [batch[0].item() for batch in batches] == [5, 6]
-    closed: Any = iter(DevicePrefetcher([left(fake, 7, OSError("never"))] * 3, "cuda"))
+    closed: Any = iter(DevicePrefetcher([left(fake, 7, OSError("told at least"))] * 3, "cuda"))
     next(closed)
-    closed.close()
+    with pytest.warns(UserWarning, match="told at least"):
+        closed.close()
     assert next(closed, None) is None
 
 
@@ -299,10 +299,19 @@ def test_where_kernels_cannot_start_the_cpu_decodes_and_it_is_said(
     FakeCuda(monkeypatch)
     monkeypatch.setattr("fastdata.dataloader.epoch_paths.may_pin", lambda wanted: False)
     dataset = ImageFolder(folder, VALIDATE)
-    problem.cache_clear()
     loader = DataLoader(dataset, 13, device="cuda", decode_device="cuda")
-    with pytest.warns(UserWarning, match="decode_device='cuda' has no effect, the CPU decodes: Triton cannot start"):
+    with pytest.warns(UserWarning, match="decode_device='cuda' has no effect, the CPU decodes: Triton cannot start a"):
         ours = list(loader)
-    problem.cache_clear()
     for (images, _), (expected, _) in zip(ours, DataLoader(dataset, 13), strict=True):
         assert torch.equal(images, expected)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": None}, {"defer": False}], ids=str)
+def test_where_nothing_is_decoded_there_explain_says_so(
+    monkeypatch: pytest.MonkeyPatch, table: Path, options: dict[str, Any]
+) -> None:
+    FakeCuda(monkeypatch)
+    loader = DataLoader(Table(table, VALIDATE), device="cuda", decode_device="cuda", **options)
+    told = loader.explain()
+    assert "decode_device='cuda'" in told.partition("no effect:")[2]
+    assert "decodes on" not in told

@@ -84,6 +84,37 @@ def test_pixels_are_those_of_the_core(order: PassOrder) -> None:
     assert torch.equal(arena, before)
 
 
+def noise(width: int, height: int, seed: int, **options: Any) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    Image.fromarray(pixels).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def test_rows_of_data_that_end_with_a_stuffed_byte() -> None:
+    """The last byte of a row that is needed may be 0xFF: its stuffed zero belongs to it."""
+    data = [noise(24, 24, seed, quality=100, subsampling=0) for seed in range(8)]
+    batch = Packed(data, [view_of((24, 24), (8, 0, 24, 24), OUT)] * 8, [index_of(each, 1) for each in data])
+    arena, decoded = batch.arena()
+    pixels, wrong = decoded.run(arena)
+    assert not wrong.any()
+    assert torch.equal(pixels.permute(0, 2, 3, 1), batch.decoded())
+
+
+@pytest.mark.parametrize("step", [9, 32, 255])
+def test_coefficients_beyond_16_bits_wrap_as_the_cores_do(step: int) -> None:
+    """Of which libjpeg-turbo's vector code has two ways: for blocks with zeros below their first row, and others."""
+    file = bytearray(noise(24, 16, 3, quality=100, subsampling=0))
+    table = file.index(b"\xff\xdb") + 5
+    file[table] = step  # of the DC values, which are large here
+    flat = bytearray(by_pillow(24, 16, quality=100, subsampling=0))
+    flat[flat.index(b"\xff\xdb") + 5] = step
+    data = [record_of(bytes(file)), record_of(bytes(flat))]
+    batch = Packed(data, [view_of((24, 16), (0, 0, 24, 16), OUT)] * 2)
+    arena, decoded = batch.arena()
+    assert torch.equal(decoded.run(arena)[0].permute(0, 2, 3, 1), batch.decoded())
+
+
 def test_floats_are_those_of_the_host() -> None:
     levels = Levels.of(Normalisation(dtype=torch.float32, scaling="divide", mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)))
     everything = all_kinds()

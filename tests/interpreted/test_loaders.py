@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 from fastdata import DataLoader, ImageFolder, ShardDataset
 from fastdata.device import packed_batch as module
-from fastdata.errors import DecodeError
+from fastdata.errors import DamagedOnDevice, DecodeError
 from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.native import Status
 from fastdata.shards.conversion.convert import ConvertOptions, convert
@@ -218,8 +218,10 @@ def test_what_the_device_finds_is_raised_once_it_is_known(
     tar.write_bytes(bytes(data))
     index_folder(tmp_path / "shards", force=True)
     dataset = ShardDataset(tmp_path / "shards", transform=v2.Compose([v2.Resize((18, 18)), v2.PILToTensor()]))
-    batches = iter(DataLoader(dataset, 6, **ON_GPU))
+    loader = DataLoader(dataset, 6, **ON_GPU)
+    batches = iter(loader)
     assert len([next(batches), next(batches)]) == 2
-    with pytest.raises(DecodeError, match=r"sample 0 .*\.tar.*index, anew"):
+    with pytest.raises(DamagedOnDevice, match=r"sample 0 .*\.tar.*delivered already: .* or make its index, anew"):
         next(batches)
     assert next(batches, None) is None
+    assert loader.stats()["failures"] == 1

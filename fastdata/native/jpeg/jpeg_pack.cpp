@@ -174,9 +174,11 @@ fd_status JpegDecoder::pack_segments(const ScanShape &shape, PackedHead &head, s
         };
         IndexEntry end;
         const size_t from = index.entry(plan.first_row() + row, first * step).bit / 8;
-        const size_t to = entry_behind(last, end) ? end.bit / 8 + 1 : scan.size();
-        if (from > to || to > scan.size())
+        size_t to = entry_behind(last, end) ? end.bit / 8 + 1 : scan.size();
+        if (from >= to || to > scan.size())
             return FD_UNSUPPORTED;
+        if (scan[to - 1] == 0xFF && to < scan.size()) // and the stuffed zero, by which it is known
+            ++to;
         const int64_t shift = 8 * (int64_t{end_of(packed)} - head.tiles_at - static_cast<int64_t>(from)); // of bits
         for (int number = first; number <= last; ++number) {
             const IndexEntry entry = index.entry(plan.first_row() + row, number * step);
