@@ -103,6 +103,7 @@ PACKED_HEAD = (  # the int32 members of PackedHead (`fastdata/native/jpeg/packed
     "flip_y",
     "steps",
     "effects_at",
+    "blurs",
     "steps_at",
     "across_at",
     "down_at",

@@ -50,7 +50,7 @@ _LABEL = 12  # columns
 
 _FOR_GPU = (
     "unpacked JPEGs (shards converted with --unpacked, the cache) and JPEGs with an index (fastdata index), "
-    "without blurs and moves that are not by the nearest pixel"
+    "without bicubic moves, mixes and augmentations of tensors"
 )
 
 _ONE_BY_ONE = "samples are built one by one"

@@ -49,6 +49,7 @@ PLACES = ("head", "coefficients", "samples", "pixels", "between", "row", "canvas
     _FLIP_Y,
     _STEPS,
     _EFFECTS_AT,
+    _BLURS,
     _STEPS_AT,
     _ACROSS_AT,
     _DOWN_AT,

@@ -26,11 +26,10 @@ from fastdata.device.decode_kernels import (
     _put_level,
 )
 
-__all__ = ["change", "count", "store", "tabulate"]
+__all__ = ["change", "count", "smooth", "store", "tabulate"]
 
-_LEVELS, _CONTRAST, _AUTOCONTRAST, _EQUALIZE, _SATURATION, _HUE, _GREY, _SHARPNESS, _FLIP, _PERMUTE, _MOVE, _SCALE = (
-    tl.constexpr(kind) for kind in range(1, 13)
-)
+_LEVELS, _CONTRAST, _AUTOCONTRAST, _EQUALIZE, _SATURATION, _HUE, _GREY = (tl.constexpr(kind) for kind in range(1, 8))
+_SHARPNESS, _FLIP, _PERMUTE, _MOVE, _SCALE, _BLUR, _WARP = (tl.constexpr(kind) for kind in range(8, 15))
 _STEP_WORDS = tl.constexpr(12)  # of PackedStep
 _FACTOR, _DATA_AT, _VALUES = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 _COUNTS = tl.constexpr(3 * 256 + 1)  # of an image: of each channel's levels, and the sum of its luma
@@ -117,6 +116,70 @@ def tabulate(words, table, counts, tables, turn):
 
 
 @triton.jit
+def _reflected(at, size):
+    """Where an index beyond an edge lies, with the edge as a mirror that is not repeated."""
+    at = tl.where(at < 0, -at, at)
+    return tl.where(at < size, at, 2 * (size - 1) - at)
+
+
+@triton.jit(do_not_specialize=["turn"])
+def smooth(words, floats, table, canvas, sums, turn, PIXELS: tl.constexpr):
+    """The first pass of a blur, along rows; program (p, i) does PIXELS pixels of image i.
+
+    Args:
+        words, table, canvas, turn: as for `count`.
+        floats: float32: the memory of `words`.
+        sums: float32 result, one for each level of the canvas.
+    """
+    image = tl.program_id(1)
+    head = tl.load(table + image * _PLACES + _HEAD_AT)
+    words += head // 4
+    width, height = tl.load(words + _RESULT_WIDTH), tl.load(words + _RESULT_HEIGHT)
+    pixels = width * height
+    first = tl.program_id(0) * PIXELS
+    if (turn < tl.load(words + _STEPS)) & (first < pixels):
+        step = words + tl.load(words + _EFFECTS_AT) // 4 + turn * _STEP_WORDS
+        if tl.load(step) == _BLUR:
+            weights = floats + head // 4 + tl.load(step + _DATA_AT) // 4
+            taps = tl.load(step + _VALUES)
+            at = first + tl.arange(0, PIXELS)
+            wanted = at < pixels
+            x, y = at % width, at // width
+            place = tl.load(table + image * _PLACES + _CANVAS_AT)
+            own = canvas + place
+            red = tl.zeros((PIXELS,), tl.float32)
+            green, blue = red, red
+            for tap in range(taps):
+                weight = tl.load(weights + tap)
+                origin = y * width + _reflected(x + tap - taps // 2, width)
+                red += weight * tl.load(own + origin, wanted, 0).to(tl.float32)
+                green += weight * tl.load(own + pixels + origin, wanted, 0).to(tl.float32)
+                blue += weight * tl.load(own + 2 * pixels + origin, wanted, 0).to(tl.float32)
+            result = sums + place + at
+            tl.store(result, red, wanted)
+            tl.store(result + pixels, green, wanted)
+            tl.store(result + 2 * pixels, blue, wanted)
+
+
+@triton.jit
+def _between(first, second, third, fourth, right, down, has_below):
+    """A level between four, left above, right above, left below and right below."""
+    one, three = first.to(tl.float64), third.to(tl.float64)
+    high = one + (second - first).to(tl.float64) * right
+    low = tl.where(has_below, three + (fourth - third).to(tl.float64) * right, high)
+    return (high + (low - high) * down).to(tl.int32)
+
+
+@triton.jit
+def _bilinear(plane, left, right, above, below, share_x, share_y, has_below, inside):
+    first = tl.load(plane + above + left, inside, 0).to(tl.int32)
+    second = tl.load(plane + above + right, inside, 0).to(tl.int32)
+    third = tl.load(plane + below + left, inside, 0).to(tl.int32)
+    fourth = tl.load(plane + below + right, inside, 0).to(tl.int32)
+    return _between(first, second, third, fourth, share_x, share_y, has_below)
+
+
+@triton.jit
 def _hue_turned(red, green, blue, shift):
     """Pixels whose hue was turned, in Pillow's hue, saturation and value of 8 bits."""
     high = tl.maximum(tl.maximum(red, green), blue)
@@ -178,13 +241,15 @@ def _sharpened(plane, at, width, is_inner, factor, here):
 
 
 @triton.jit(do_not_specialize=["turn"])
-def change(arena, words, table, source, out, tables, turn, PIXELS: tl.constexpr):
+def change(arena, words, floats, doubles, table, source, sums, out, tables, turn, PIXELS: tl.constexpr):
     """Does an effect; program (p, i) does PIXELS pixels of image i.
 
     Args:
         arena: uint8: the batch's packed images.
         words, table, turn: as for `count`.
+        floats, doubles: float32 and float64: the same memory.
         source: uint8: the canvas before.
+        sums: float32: what `smooth` has made of it.
         out: uint8 result: the canvas behind it.
         tables: uint8, (N, 3, 256): of effects that count levels.
     """
@@ -215,6 +280,20 @@ def change(arena, words, table, source, out, tables, turn, PIXELS: tl.constexpr)
             from_x = tl.load(words + data_at // 4 + x, wanted, 0)
             from_y = tl.load(words + data_at // 4 + width + y, wanted, 0)
             fill = tl.load(values + 6)
+        is_warped = kind == _WARP
+        place_x, place_y = x.to(tl.float64) + 0.5, y.to(tl.float64) + 0.5
+        if kind == _WARP:
+            of = doubles + head // 8 + data_at // 8
+            old_x, old_y = place_x, place_y
+            place_x = tl.load(of) * old_x + tl.load(of + 1) * old_y + tl.load(of + 2)
+            place_y = tl.load(of + 3) * old_x + tl.load(of + 4) * old_y + tl.load(of + 5)
+            if tl.load(values) == 1:
+                depth = tl.load(of + 6) * old_x + tl.load(of + 7) * old_y + 1.0
+                place_x, place_y = place_x / depth, place_y / depth
+            is_seen = (place_x >= 0.0) & (place_x < width) & (place_y >= 0.0) & (place_y < height)
+            from_x = tl.where(is_seen, place_x, -1.0).to(tl.int32)
+            from_y = tl.where(is_seen, place_y, -1.0).to(tl.int32)
+            fill = tl.load(values + 6)
         inside = wanted & (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
         place = tl.load(table + image * _PLACES + _CANVAS_AT)
         own = source + place
@@ -222,6 +301,17 @@ def change(arena, words, table, source, out, tables, turn, PIXELS: tl.constexpr)
         red = tl.load(own + origin, inside, 0).to(tl.int32)
         green = tl.load(own + pixels + origin, inside, 0).to(tl.int32)
         blue = tl.load(own + 2 * pixels + origin, inside, 0).to(tl.int32)
+        if is_warped & (tl.load(values + 1) == 1):
+            edge_x, edge_y = tl.where(inside, place_x, 0.5) - 0.5, tl.where(inside, place_y, 0.5) - 0.5
+            corner_x = tl.where(edge_x < 0, -1, edge_x.to(tl.int32))
+            corner_y = tl.where(edge_y < 0, -1, edge_y.to(tl.int32))
+            share_x, share_y = edge_x - corner_x.to(tl.float64), edge_y - corner_y.to(tl.float64)
+            left, right = tl.maximum(corner_x, 0), tl.minimum(corner_x + 1, width - 1)
+            above, below = tl.maximum(corner_y, 0) * width, tl.minimum(corner_y + 1, height - 1) * width
+            has_below = corner_y + 1 < height
+            red = _bilinear(own, left, right, above, below, share_x, share_y, has_below, inside)
+            green = _bilinear(own + pixels, left, right, above, below, share_x, share_y, has_below, inside)
+            blue = _bilinear(own + 2 * pixels, left, right, above, below, share_x, share_y, has_below, inside)
         red = tl.where(inside, red, fill & 255)
         green = tl.where(inside, green, (fill >> 8) & 255)
         blue = tl.where(inside, blue, (fill >> 16) & 255)
@@ -248,6 +338,23 @@ def change(arena, words, table, source, out, tables, turn, PIXELS: tl.constexpr)
             red = _sharpened(own, at, width, is_inner, factor, red)
             green = _sharpened(own + pixels, at, width, is_inner, factor, green)
             blue = _sharpened(own + 2 * pixels, at, width, is_inner, factor, blue)
+        if kind == _BLUR:
+            weights = floats + head // 4 + data_at // 4 + tl.load(values)
+            taps = tl.load(values + 1)
+            smoothed = sums + place
+            sum_red = tl.zeros((PIXELS,), tl.float32)
+            sum_green, sum_blue = sum_red, sum_red
+            for tap in range(taps):
+                weight = tl.load(weights + tap)
+                row = _reflected(y + tap - taps // 2, height) * width + x
+                sum_red += weight * tl.load(smoothed + row, wanted, 0.0)
+                sum_green += weight * tl.load(smoothed + pixels + row, wanted, 0.0)
+                sum_blue += weight * tl.load(smoothed + 2 * pixels + row, wanted, 0.0)
+            red, green, blue = (
+                (sum_red + 0.5).to(tl.int32),
+                (sum_green + 0.5).to(tl.int32),
+                (sum_blue + 0.5).to(tl.int32),
+            )
         if kind == _PERMUTE:
             p, q, r = tl.load(values), tl.load(values + 1), tl.load(values + 2)
             old_red, old_green, old_blue = red, green, blue

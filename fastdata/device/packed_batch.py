@@ -105,6 +105,7 @@ class _Turn:
         first, count: rows of the table.
         has_segments: some are entropy-coded.
         effects: most effects of one image.
+        blurs: one of them is a blur.
         parts: most tiles, blocks, pixels of the source, and pixels behind the first pass, of one image.
         bytes_between: of coefficients, samples, pixels, what is behind the first pass, and images before effects.
     """
@@ -113,6 +114,7 @@ class _Turn:
     count: int
     has_segments: bool
     effects: int
+    blurs: bool
     parts: tuple[int, ...]
     bytes_between: tuple[int, ...]
 
@@ -232,11 +234,14 @@ class DecodedBatch:
         even, odd = canvas, torch.empty_like(canvas)
         counts = torch.zeros((turn.effects, n, _COUNTS), dtype=torch.int32, device=arena.device)
         tables = torch.empty(n * 768, dtype=torch.uint8, device=arena.device)
+        sums = torch.empty(canvas.nbytes if turn.blurs else 0, dtype=torch.float32, device=arena.device)
+        floats, doubles = arena.view(torch.float32), arena.view(torch.float64)
         exactly = {"PIXELS": _PIXELS, "enable_fp_fusion": False}
         for number in range(turn.effects):
             by.count[(parts, n)](words, of, even, counts[number], number, PIXELS=_PIXELS)
             by.tabulate[(3, n)](words, of, counts[number], tables, number, enable_fp_fusion=False)
-            by.change[(parts, n)](arena, words, of, even, odd, tables, number, **exactly)
+            by.smooth[(parts, n)](words, floats, of, even, sums, number, **exactly)
+            by.change[(parts, n)](arena, words, floats, doubles, of, even, sums, odd, tables, number, **exactly)
             even, odd = odd, even
         return (even, odd) if turn.effects % 2 == 0 else (odd, even)
 
@@ -333,6 +338,7 @@ def _turns(head: dict[str, _Ints], table: _Ints, by: Any) -> list[_Turn]:
                 count,
                 has_segments,
                 int(head["steps"][rows].max()),
+                bool(head["blurs"][rows].any()),
                 tuple(parts[:, rows].max(1).tolist()),
                 tuple(begins[:, count].tolist()),
             )

@@ -17,7 +17,10 @@ from fastdata.tables import EFFECT, PACKED_HEAD, EffectKind, EffectTable, Format
 OUT = (19, 16)
 TURN = math.cos(0.4), math.sin(0.4), -1.5, -math.sin(0.4), math.cos(0.4), 4.2, 0, 0, 10, 20, 30
 
+PERSPECTIVE = 0.9, 0.1, -0.7, -0.05, 1.1, 0.3, 0.004, -0.006, 7, 8, 9
+
 K = EffectKind
+BILINEAR: tuple[EffectKind, tuple[float, ...]] = K.NONE, (2,)  # filter of the effect before
 ONE_BY_ONE: list[list[tuple[EffectKind, tuple[float, ...]]]] = [
     [(K.BRIGHTNESS, (1.4,))],
     [(K.CONTRAST, (0.3,))],
@@ -40,14 +43,23 @@ ONE_BY_ONE: list[list[tuple[EffectKind, tuple[float, ...]]]] = [
     [(K.FLIP, (0, 1))],
     [(K.PERMUTE, (2, 0, 1))],
     [(K.SOLARIZE_ADD, (40, 128))],
+    [(K.BLUR, (3, 3, 1.0, 1.0))],
+    [(K.BLUR, (5, 9, 0.4, 2.7))],
+    [(K.BLUR, (39, 3, 2.0, 2.0))],  # wider than the image: nothing is done
+    [(K.GREY, ()), (K.BLUR, (7, 7, 1.9, 1.9)), (K.SOLARIZE, (128,))],
+    [(K.PERSPECTIVE, PERSPECTIVE)],
+    [(K.PERSPECTIVE, PERSPECTIVE), BILINEAR],
+    [(K.AFFINE, TURN), BILINEAR],
+    [(K.AFFINE, (1, 0, 0.25, 0, 1, -0.5, 0, 0, 90, 80, 70)), BILINEAR],
+    [(K.AFFINE, (1e5, 0.1, 3, 0.1, 1, 2, 0, 0, 1, 2, 3))],  # beyond 16.16 bits
     [(K.BRIGHTNESS, (0.7,)), (K.CONTRAST, (1.2,)), (K.SATURATION, (1.3,)), (K.HUE, (10,))],
     [(K.HUE, (250,)), (K.INVERT, ()), (K.POSTERIZE, (4,)), (K.EQUALIZE, ()), (K.SHARPNESS, (1.5,))],
     [(K.EQUALIZE, ()), (K.AUTOCONTRAST, ())],
     [],
 ]
 LEFT_TO_THE_HOST: list[list[tuple[EffectKind, tuple[float, ...]]]] = [
-    [(K.BLUR, (3, 3, 1.0, 1.0))],
-    [(K.INVERT, ()), (K.PERSPECTIVE, TURN)],
+    [(K.BOX_BLUR, (1.5,))],
+    [(K.INVERT, ()), (K.TENSOR_CONTRAST, (1.5,))],
 ]
 
 
@@ -55,6 +67,9 @@ def table_of(lists: list[list[tuple[EffectKind, tuple[float, ...]]]]) -> EffectT
     table = np.zeros((len(lists), max(map(len, lists))), EFFECT)
     for row, effects in enumerate(lists):
         for column, (kind, values) in enumerate(effects):
+            if (kind, values) == BILINEAR:
+                table[row, column - 1]["filter"] = 2
+                continue
             table[row, column]["kind"] = kind
             table[row, column]["values"][: len(values)] = values
     return table
@@ -91,7 +106,17 @@ def test_hues_of_many_colours() -> None:
     turned = torch.zeros_like(canvas)
     arena, table = torch.from_numpy(words), torch.zeros(len(PLACES), dtype=torch.int64)
     effect_kernels.change[(-(-width * height // 4096), 1)](
-        arena.view(torch.uint8), arena, table, canvas, turned, torch.zeros(768, dtype=torch.uint8), 0, PIXELS=4096
+        arena.view(torch.uint8),
+        arena,
+        arena.view(torch.float32),
+        arena.view(torch.float64),
+        table,
+        canvas,
+        torch.zeros(1),
+        turned,
+        torch.zeros(768, dtype=torch.uint8),
+        0,
+        PIXELS=4096,
     )
     expected = np.empty_like(rgb)
     load().convert(rgb, expected.ctypes.data, Format(), table_of([[(K.HUE, (shift,))]]))

@@ -78,14 +78,16 @@ template <> struct LayoutOf<fd_effect> {
 
 template <> struct LayoutOf<fastdata::PackedHead> {
     using Struct = fastdata::PackedHead;
-    static constexpr size_t numbers[] = {
-        sizeof(Struct),   AT(bytes),         AT(components),  AT(halved_x),         AT(halved_y),      AT(width),
-        AT(height),       AT(left),          AT(top),         AT(source_width),     AT(source_height), AT(first_column),
-        AT(first_row),    AT(columns),       AT(rows),        AT(is_entropy_coded), AT(tile),          AT(tiles),
-        AT(result_width), AT(result_height), AT(across_taps), AT(down_taps),        AT(down_first),    AT(flip_x),
-        AT(flip_y),       AT(steps),         AT(effects_at),  AT(steps_at),         AT(across_at),     AT(down_at),
-        AT(begins_at),    AT(tiles_at),      AT(codes_at[0]), AT(codes_at[1]),      AT(codes_at[2]),   AT(codes_at[3]),
-        AT(codes_at[4]),  AT(codes_at[5])};
+    static constexpr size_t numbers[] = {sizeof(Struct),  AT(bytes),        AT(components),    AT(halved_x),
+                                         AT(halved_y),    AT(width),        AT(height),        AT(left),
+                                         AT(top),         AT(source_width), AT(source_height), AT(first_column),
+                                         AT(first_row),   AT(columns),      AT(rows),          AT(is_entropy_coded),
+                                         AT(tile),        AT(tiles),        AT(result_width),  AT(result_height),
+                                         AT(across_taps), AT(down_taps),    AT(down_first),    AT(flip_x),
+                                         AT(flip_y),      AT(steps),        AT(effects_at),    AT(blurs),
+                                         AT(steps_at),    AT(across_at),    AT(down_at),       AT(begins_at),
+                                         AT(tiles_at),    AT(codes_at[0]),  AT(codes_at[1]),   AT(codes_at[2]),
+                                         AT(codes_at[3]), AT(codes_at[4]),  AT(codes_at[5])};
 };
 
 #undef AT

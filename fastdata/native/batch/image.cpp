@@ -183,6 +183,8 @@ fd_status ImageDecoder::pack(const View &view, Effects effects, const fd_options
     head.across_at = put_taps(across, packed);
     head.down_at = put_taps(down, packed);
     head.steps = pack_effects(effects, across.results(), down.results(), packed, head.effects_at);
+    head.blurs =
+        std::any_of(effects.begin(), effects.end(), [](const fd_effect &each) { return each.kind == FD_BLUR; });
     if (head.steps < 0)
         return FD_UNSUPPORTED;
     if (const fd_status status = jpeg_.pack(source, head, packed); status != FD_OK)

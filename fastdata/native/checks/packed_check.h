@@ -58,8 +58,15 @@ inline void check_packed(const uint8_t *packed, int64_t packed_bytes) {
         must(at >= 0 && at % 4 == 0 && at + static_cast<int64_t>(sizeof step) <= packed_bytes);
         std::memcpy(&step, packed + at, sizeof step);
         const int places = head.result_width + head.result_height;
-        const int needed = step.kind == kStepLevels ? 3 * 256 : step.kind == kStepScale ? 4 * places : 0;
-        must(step.kind >= kStepLevels && step.kind <= kStepScale);
+        const int needed = step.kind == kStepLevels  ? 3 * 256
+                           : step.kind == kStepScale ? 4 * places
+                           : step.kind == kStepBlur  ? 4 * (step.values[0] + step.values[1])
+                           : step.kind == kStepWarp  ? 64
+                                                     : 0;
+        must(step.kind >= kStepLevels && step.kind <= kStepWarp);
+        must(step.kind != kStepWarp || step.data_at % 8 == 0);
+        must(step.kind != kStepBlur ||
+             (head.blurs == 1 && step.values[0] / 2 < head.result_width && step.values[1] / 2 < head.result_height));
         must(step.data_at >= 0 && step.data_at % 4 == 0 && int64_t{step.data_at} + needed <= packed_bytes);
     }
     const int in_row = head.tile > 0 ? (head.columns + head.tile - 1) / head.tile : 0;

@@ -72,15 +72,18 @@ bool is_gaussian(const double *values) {
     return is_odd_size(values[0]) && is_odd_size(values[1]) && values[2] > 0 && values[3] > 0;
 }
 
+BlurWeights gaussian_weights(const double *values) {
+    return {gaussian(static_cast<int>(values[0]), values[2]), gaussian(static_cast<int>(values[1]), values[3])};
+}
+
 // Across, then down, in floats; torchvision's kernel has both in one, whose sums differ in the last bits.
 void gaussian_blur(uint8_t *pixels, int width, int height, const double *values) {
-    const int across = static_cast<int>(values[0]), down = static_cast<int>(values[1]);
+    const auto &[horizontal, vertical] = gaussian_weights(values);
+    const int across = static_cast<int>(horizontal.size()), down = static_cast<int>(vertical.size());
     const int edge_x = across / 2, edge_y = down / 2;
     if (edge_x >= width || edge_y >= height)
         return;
     static thread_local std::vector<float> smooth, padded, sums;
-    const std::vector<float> horizontal = gaussian(across, values[2]);
-    const std::vector<float> vertical = gaussian(down, values[3]);
     const size_t stride = static_cast<size_t>(width) * kPixelBytes;
     smooth.resize(stride * static_cast<size_t>(height + 2 * edge_y));
     padded.resize(stride + static_cast<size_t>(2 * edge_x) * kPixelBytes);

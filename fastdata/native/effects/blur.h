@@ -2,8 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace fastdata {
+
+// The weights of a Gaussian blur along rows and along columns.
+struct BlurWeights {
+    std::vector<float> across, down;
+};
+BlurWeights gaussian_weights(const double *values); // of an effect
 
 // True for FD_BLUR's values that make sense.
 bool is_gaussian(const double *values);

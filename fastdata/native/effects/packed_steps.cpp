@@ -1,5 +1,6 @@
 #include "effects/packed_steps.h"
 
+#include "effects/blur.h"
 #include "effects/warp.h"
 
 #include <algorithm>
@@ -69,15 +70,25 @@ class Steps {
 };
 
 bool Steps::warp(const fd_effect &effect) {
-    if (effect.kind != FD_AFFINE || effect.filter != FD_NEAREST)
+    const bool is_nearest = effect.filter == FD_NEAREST, is_affine = effect.kind == FD_AFFINE;
+    if ((!is_affine && effect.kind != FD_PERSPECTIVE) || (!is_nearest && effect.filter != FD_BILINEAR))
         return false;
-    const NearestMap map = nearest_map(effect.values, width_, height_);
-    if (map.kind == NearestMap::Kind::other)
-        return false;
+    NearestMap map{NearestMap::Kind::other, {}, {}};
+    if (is_nearest && is_affine)
+        map = nearest_map(effect.values, width_, height_);
     const double *const fill = effect.values + 8;
-    PackedStep &made = step(map.kind == NearestMap::Kind::scaled ? kStepScale : kStepMove);
+    PackedStep &made = step(map.kind == NearestMap::Kind::scaled  ? kStepScale
+                            : map.kind == NearestMap::Kind::fixed ? kStepMove
+                                                                  : kStepWarp);
     made.values[6] =
         static_cast<int32_t>(fill[0]) | static_cast<int32_t>(fill[1]) << 8 | static_cast<int32_t>(fill[2]) << 16;
+    if (map.kind == NearestMap::Kind::other) {
+        packed_.resize((packed_.size() + 7) / 8 * 8);
+        made.data_at = append(std::span<const double>(effect.values, 8));
+        made.values[0] = is_affine ? 0 : 1;
+        made.values[1] = is_nearest ? 0 : 1;
+        return true;
+    }
     if (map.kind == NearestMap::Kind::scaled) {
         made.data_at = append(std::span<const int>(map.columns));
         append(std::span<const int>(map.rows));
@@ -129,6 +140,19 @@ bool Steps::add(const fd_effect &effect) {
         PackedStep &made = step(kStepPermute);
         for (int channel = 0; channel < 3; ++channel)
             made.values[channel] = static_cast<int32_t>(values[channel]);
+        return true;
+    }
+    case FD_BLUR: {
+        const BlurWeights weights = gaussian_weights(values);
+        const auto across = static_cast<int32_t>(weights.across.size()),
+                   down = static_cast<int32_t>(weights.down.size());
+        if (across / 2 >= width_ || down / 2 >= height_)
+            return true; // nothing is done
+        PackedStep &made = step(kStepBlur);
+        made.data_at = append(std::span<const float>(weights.across));
+        append(std::span<const float>(weights.down));
+        made.values[0] = across;
+        made.values[1] = down;
         return true;
     }
     default:

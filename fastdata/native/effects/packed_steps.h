@@ -21,7 +21,11 @@ enum PackedStepKind : int32_t {
     kStepPermute = 10, // values: the channels
     // The nearest pixels of a map.  values: a, b, d, e and where the first pixel is from, in 16.16 bits; levels outside
     kStepMove = 11,
-    kStepScale = 12 // data: int32 columns[width], rows[height]; values[6]: levels outside
+    kStepScale = 12, // data: int32 columns[width], rows[height]; values[6]: levels outside
+    // data: float weights[taps across], weights[taps down]; values: how many
+    kStepBlur = 13,
+    // data: double map[8]; values: 1 for a perspective, 1 for bilinear; [6]: levels outside
+    kStepWarp = 14
 };
 
 struct PackedStep {

@@ -42,6 +42,7 @@ struct PackedHead {
     int32_t down_first;                  // 1 where the pass along columns comes first
     int32_t flip_x, flip_y;              // 1 where the result is mirrored
     int32_t steps, effects_at;           // effects behind that: how many PackedStep (effects/packed_steps.h), and where
+    int32_t blurs;                       // 1 if one of them is a blur
     int32_t steps_at, across_at, down_at, begins_at, tiles_at; // bytes from here
     int32_t codes_at[6]; // of each component: its tables for DC and for other coefficients
 };
