@@ -26,7 +26,7 @@ from fastdata.device.decode_kernels import (
     _put_level,
 )
 
-__all__ = ["change", "count", "smooth", "store", "tabulate"]
+__all__ = ["change", "measure", "store", "tabulate"]
 
 _LEVELS, _CONTRAST, _AUTOCONTRAST, _EQUALIZE, _SATURATION, _HUE, _GREY = (tl.constexpr(kind) for kind in range(1, 8))
 _SHARPNESS, _FLIP, _PERMUTE, _MOVE, _SCALE, _BLUR, _WARP = (tl.constexpr(kind) for kind in range(8, 15))
@@ -47,35 +47,60 @@ def _blended(one, other, share):
     return tl.minimum(tl.maximum(value, 0.0), 255.0).to(tl.int32)
 
 
+@triton.jit
+def _reflected(at, size):
+    """Where an index beyond an edge lies, with the edge as a mirror that is not repeated."""
+    at = tl.where(at < 0, -at, at)
+    return tl.where(at < size, at, 2 * (size - 1) - at)
+
+
 @triton.jit(do_not_specialize=["turn"])
-def count(words, table, canvas, counts, turn, PIXELS: tl.constexpr):
-    """Counts levels, or sums up luma, for effects that need it; program (p, i) does PIXELS pixels of image i.
+def measure(words, floats, table, canvas, counts, sums, turn, PIXELS: tl.constexpr):
+    """What effects need to know of the whole image: levels are counted, luma is summed up, and blurs go along rows.
+
+    Program (p, i) does PIXELS pixels of image i.
 
     Args:
         words, table: as for the kernels that decode.
+        floats: float32: the memory of `words`.
         canvas: uint8: red, green and blue planes of each image.
         counts: int32 result, (N, 3 * 256 + 1); the caller clears it.
+        sums: float32 result, one for each level of the canvas: the first pass of a blur.
         turn: number of the effect.
     """
     image = tl.program_id(1)
-    words += tl.load(table + image * _PLACES + _HEAD_AT) // 4
-    pixels = tl.load(words + _RESULT_WIDTH) * tl.load(words + _RESULT_HEIGHT)
+    head = tl.load(table + image * _PLACES + _HEAD_AT)
+    words += head // 4
+    width = tl.load(words + _RESULT_WIDTH)
+    pixels = width * tl.load(words + _RESULT_HEIGHT)
     first = tl.program_id(0) * PIXELS
     if (turn < tl.load(words + _STEPS)) & (first < pixels):
-        kind = tl.load(words + tl.load(words + _EFFECTS_AT) // 4 + turn * _STEP_WORDS)
+        step = words + tl.load(words + _EFFECTS_AT) // 4 + turn * _STEP_WORDS
+        kind = tl.load(step)
         at = first + tl.arange(0, PIXELS)
         wanted = at < pixels
-        own = canvas + tl.load(table + image * _PLACES + _CANVAS_AT) + at
+        place = tl.load(table + image * _PLACES + _CANVAS_AT)
+        own = canvas + place
         counted = counts + image * _COUNTS
         if kind == _CONTRAST:
-            red = tl.load(own, wanted, 0).to(tl.int32)
-            green = tl.load(own + pixels, wanted, 0).to(tl.int32)
-            blue = tl.load(own + 2 * pixels, wanted, 0).to(tl.int32)
+            red = tl.load(own + at, wanted, 0).to(tl.int32)
+            green = tl.load(own + pixels + at, wanted, 0).to(tl.int32)
+            blue = tl.load(own + 2 * pixels + at, wanted, 0).to(tl.int32)
             tl.atomic_add(counted + 768, tl.sum(tl.where(wanted, _luma(red, green, blue), 0), 0))
         if (kind == _AUTOCONTRAST) | (kind == _EQUALIZE):
             for channel in tl.static_range(3):
-                level = tl.load(own + channel * pixels, wanted, 0).to(tl.int32)
+                level = tl.load(own + channel * pixels + at, wanted, 0).to(tl.int32)
                 tl.atomic_add(counted + channel * 256 + level, 1, wanted)
+        if kind == _BLUR:
+            weights = floats + head // 4 + tl.load(step + _DATA_AT) // 4
+            taps = tl.load(step + _VALUES)
+            x, y = at % width, at // width
+            for channel in tl.static_range(3):
+                total = tl.zeros((PIXELS,), tl.float32)
+                for tap in range(taps):
+                    origin = channel * pixels + y * width + _reflected(x + tap - taps // 2, width)
+                    total += tl.load(weights + tap) * tl.load(own + origin, wanted, 0).to(tl.float32)
+                tl.store(sums + place + channel * pixels + at, total, wanted)
 
 
 @triton.jit(do_not_specialize=["turn"])
@@ -83,7 +108,7 @@ def tabulate(words, table, counts, tables, turn):
     """Makes the table of levels of an effect that has one; program (c, i) does channel c of image i.
 
     Args:
-        words, table, counts, turn: as for `count`.
+        words, table, counts, turn: as for `measure`.
         tables: uint8 result, (N, 3, 256).
     """
     image, channel = tl.program_id(1), tl.program_id(0)
@@ -113,52 +138,6 @@ def tabulate(words, table, counts, tables, turn):
                 below = step_size // 2 + tl.cumsum(number, 0) - number
                 equal = tl.minimum(below // tl.maximum(step_size, 1), 255)
                 tl.store(out, tl.where(step_size == 0, level, equal).to(tl.uint8))
-
-
-@triton.jit
-def _reflected(at, size):
-    """Where an index beyond an edge lies, with the edge as a mirror that is not repeated."""
-    at = tl.where(at < 0, -at, at)
-    return tl.where(at < size, at, 2 * (size - 1) - at)
-
-
-@triton.jit(do_not_specialize=["turn"])
-def smooth(words, floats, table, canvas, sums, turn, PIXELS: tl.constexpr):
-    """The first pass of a blur, along rows; program (p, i) does PIXELS pixels of image i.
-
-    Args:
-        words, table, canvas, turn: as for `count`.
-        floats: float32: the memory of `words`.
-        sums: float32 result, one for each level of the canvas.
-    """
-    image = tl.program_id(1)
-    head = tl.load(table + image * _PLACES + _HEAD_AT)
-    words += head // 4
-    width, height = tl.load(words + _RESULT_WIDTH), tl.load(words + _RESULT_HEIGHT)
-    pixels = width * height
-    first = tl.program_id(0) * PIXELS
-    if (turn < tl.load(words + _STEPS)) & (first < pixels):
-        step = words + tl.load(words + _EFFECTS_AT) // 4 + turn * _STEP_WORDS
-        if tl.load(step) == _BLUR:
-            weights = floats + head // 4 + tl.load(step + _DATA_AT) // 4
-            taps = tl.load(step + _VALUES)
-            at = first + tl.arange(0, PIXELS)
-            wanted = at < pixels
-            x, y = at % width, at // width
-            place = tl.load(table + image * _PLACES + _CANVAS_AT)
-            own = canvas + place
-            red = tl.zeros((PIXELS,), tl.float32)
-            green, blue = red, red
-            for tap in range(taps):
-                weight = tl.load(weights + tap)
-                origin = y * width + _reflected(x + tap - taps // 2, width)
-                red += weight * tl.load(own + origin, wanted, 0).to(tl.float32)
-                green += weight * tl.load(own + pixels + origin, wanted, 0).to(tl.float32)
-                blue += weight * tl.load(own + 2 * pixels + origin, wanted, 0).to(tl.float32)
-            result = sums + place + at
-            tl.store(result, red, wanted)
-            tl.store(result + pixels, green, wanted)
-            tl.store(result + 2 * pixels, blue, wanted)
 
 
 @triton.jit
@@ -246,10 +225,10 @@ def change(arena, words, floats, doubles, table, source, sums, out, tables, turn
 
     Args:
         arena: uint8: the batch's packed images.
-        words, table, turn: as for `count`.
+        words, table, turn: as for `measure`.
         floats, doubles: float32 and float64: the same memory.
         source: uint8: the canvas before.
-        sums: float32: what `smooth` has made of it.
+        sums: float32: what `measure` has made of it.
         out: uint8 result: the canvas behind it.
         tables: uint8, (N, 3, 256): of effects that count levels.
     """
@@ -385,7 +364,7 @@ def store(
     """Images with effects to their places in the batch; program (p, i) does PIXELS pixels of image i.
 
     Args:
-        words, table: as for `count`.
+        words, table: as for `measure`.
         first_canvas, other_canvas: uint8: the images after an even and an odd number of effects.
         out, levels, strides: as for the last pass of `resample`.
     """

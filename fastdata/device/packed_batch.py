@@ -238,9 +238,8 @@ class DecodedBatch:
         floats, doubles = arena.view(torch.float32), arena.view(torch.float64)
         exactly = {"PIXELS": _PIXELS, "enable_fp_fusion": False}
         for number in range(turn.effects):
-            by.count[(parts, n)](words, of, even, counts[number], number, PIXELS=_PIXELS)
+            by.measure[(parts, n)](words, floats, of, even, counts[number], sums, number, **exactly)
             by.tabulate[(3, n)](words, of, counts[number], tables, number, enable_fp_fusion=False)
-            by.smooth[(parts, n)](words, floats, of, even, sums, number, **exactly)
             by.change[(parts, n)](arena, words, floats, doubles, of, even, sums, odd, tables, number, **exactly)
             even, odd = odd, even
         return (even, odd) if turn.effects % 2 == 0 else (odd, even)

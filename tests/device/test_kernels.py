@@ -44,9 +44,16 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "LAST": True,
     },
     "resample to levels": {"words": WORDS, "table": TABLE, "source": BYTES, "canvas": BYTES, **LEVELS, "LAST": True},
-    "count": {**EFFECTS, "canvas": BYTES, "counts": WORDS, "turn": "i32", "PIXELS": 512},
+    "measure": {
+        **EFFECTS,
+        "floats": FLOATS,
+        "canvas": BYTES,
+        "counts": WORDS,
+        "sums": FLOATS,
+        "turn": "i32",
+        "PIXELS": 512,
+    },
     "tabulate": {**EFFECTS, "counts": WORDS, "tables": BYTES, "turn": "i32"},
-    "smooth": {**EFFECTS, "floats": FLOATS, "canvas": BYTES, "sums": FLOATS, "turn": "i32", "PIXELS": 512},
     "change": {
         **EFFECTS,
         "arena": BYTES,
