@@ -168,14 +168,6 @@ def unpack(arena, words, table, coefficients, wrong):
 
 
 @triton.jit
-def _step_back(data, at, limit, wanted):
-    """Bytes that the byte of data before a place takes: two where a stuffed zero follows it."""
-    last = tl.load(data + at - 1, wanted & (at <= limit), 0)
-    before = tl.load(data + at - 2, wanted & (at <= limit), 0)
-    return tl.where((last == 0) & (before == 255), 2, 1)
-
-
-@triton.jit
 def huffman(arena, words, halves, table, zigzag, coefficients, wrong, LANES: tl.constexpr):
     """Segments of entropy-coded data to coefficients; program (p, i) does LANES segments of image i side by side.
 
@@ -213,7 +205,8 @@ def huffman(arena, words, halves, table, zigzag, coefficients, wrong, LANES: tl.
         byte = tl.load(data + at, is_lane & (at < limit), 0).to(tl.int64)
         held = 8 - (bit & 7)  # bits that have been read and not used, the lowest of `bits`
         bits = byte & ((1 << held) - 1).to(tl.int64)
-        at += tl.where(byte == 255, 2, 1)
+        stuffed = tl.where(byte == 255, 1, 0)  # a bit for each byte that was read: it has a zero behind it
+        at += 1 + stuffed
         block, k = lane * 0, lane * 0  # the next coefficient
         is_bad = lane < 0
         while tl.max(tl.where(block < count, 1, 0), 0) > 0:
@@ -223,7 +216,8 @@ def huffman(arena, words, halves, table, zigzag, coefficients, wrong, LANES: tl.
                 byte = tl.load(data + at, more & (at < limit), 0).to(tl.int64)
                 bits = tl.where(more, (bits << 8) | byte, bits)
                 held = tl.where(more, held + 8, held)
-                at = tl.where(more, at + tl.where(byte == 255, 2, 1), at)
+                stuffed = tl.where(more, (stuffed << 1) | tl.where(byte == 255, 1, 0), stuffed)
+                at = tl.where(more, at + 1 + (stuffed & 1), at)
             component = tl.maximum(block % in_mcu - (luma - 1), 0)
             is_dc = k == 0
             codes_at = tl.load(words + _CODES_AT + 2 * component + tl.where(is_dc, 0, 1), on, 0)
@@ -266,11 +260,12 @@ def huffman(arena, words, halves, table, zigzag, coefficients, wrong, LANES: tl.
         end_bit = tl.load(segment + 4, is_lane, -1)
         is_known = is_lane & (end_bit >= 0)
         unread = held >> 3
-        for _ in tl.static_range(5):
-            at -= tl.where(unread > 0, _step_back(data, at, limit, is_lane & (unread > 0)), 0)
+        for _ in tl.static_range(5):  # back to the first byte that is not used
+            at -= tl.where(unread > 0, 1 + (stuffed & 1), 0)
+            stuffed = tl.where(unread > 0, stuffed >> 1, stuffed)
             unread -= tl.where(unread > 0, 1, 0)
         rest = held & 7
-        begun = at - _step_back(data, at, limit, is_lane)
+        begun = at - 1 - (stuffed & 1)
         found = tl.where(rest > 0, begun * 8 + 8 - rest, at * 8) - tiles_at * 8
         differs = (found != end_bit) | (dc_0 != tl.load(segment + 5, is_known, 0))
         differs |= (dc_1 != tl.load(segment + 6, is_known, 0)) | (dc_2 != tl.load(segment + 7, is_known, 0))

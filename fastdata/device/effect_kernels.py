@@ -1,6 +1,6 @@
 """Triton kernels that do effects to resized images: the same to the last bit as the core does them on the host.
 
-Images change in turns: the effect with number `turn` of each is done, from one canvas to the other.  What an effect is,
+All images change at once: the effect with one number of each is done, from one canvas to the other.  What an effect is,
 and its numbers, are in the image's steps (`fastdata/native/effects/packed_steps.h`).  Products and sums of floats are
 never fused: start these kernels with `enable_fp_fusion=False`.
 
@@ -26,13 +26,14 @@ from fastdata.device.decode_kernels import (
     _put_level,
 )
 
-__all__ = ["change", "measure", "store", "tabulate"]
+__all__ = ["COUNTS", "change", "measure", "store", "tabulate"]
 
 _LEVELS, _CONTRAST, _AUTOCONTRAST, _EQUALIZE, _SATURATION, _HUE, _GREY = (tl.constexpr(kind) for kind in range(1, 8))
 _SHARPNESS, _FLIP, _PERMUTE, _MOVE, _SCALE, _BLUR, _WARP = (tl.constexpr(kind) for kind in range(8, 15))
 _STEP_WORDS = tl.constexpr(12)  # of PackedStep
 _FACTOR, _DATA_AT, _VALUES = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-_COUNTS = tl.constexpr(3 * 256 + 1)  # of an image: of each channel's levels, and the sum of its luma
+COUNTS = 3 * 256 + 4  # of an image: of each channel's levels, and the sum of its luma; a multiple of 16 bytes
+_COUNTS = tl.constexpr(COUNTS)
 
 
 @triton.jit
@@ -54,8 +55,8 @@ def _reflected(at, size):
     return tl.where(at < size, at, 2 * (size - 1) - at)
 
 
-@triton.jit(do_not_specialize=["turn"])
-def measure(words, floats, table, canvas, counts, sums, turn, PIXELS: tl.constexpr):
+@triton.jit(do_not_specialize=["number"])
+def measure(words, floats, table, canvas, counts, sums, number, PIXELS: tl.constexpr):
     """What effects need to know of the whole image: levels are counted, luma is summed up, and blurs go along rows.
 
     Program (p, i) does PIXELS pixels of image i.
@@ -64,9 +65,9 @@ def measure(words, floats, table, canvas, counts, sums, turn, PIXELS: tl.constex
         words, table: as for the kernels that decode.
         floats: float32: the memory of `words`.
         canvas: uint8: red, green and blue planes of each image.
-        counts: int32 result, (N, 3 * 256 + 1); the caller clears it.
+        counts: int32 result, (N, COUNTS); the caller clears it.
         sums: float32 result, one for each level of the canvas: the first pass of a blur.
-        turn: number of the effect.
+        number: number of the effect.
     """
     image = tl.program_id(1)
     head = tl.load(table + image * _PLACES + _HEAD_AT)
@@ -74,8 +75,8 @@ def measure(words, floats, table, canvas, counts, sums, turn, PIXELS: tl.constex
     width = tl.load(words + _RESULT_WIDTH)
     pixels = width * tl.load(words + _RESULT_HEIGHT)
     first = tl.program_id(0) * PIXELS
-    if (turn < tl.load(words + _STEPS)) & (first < pixels):
-        step = words + tl.load(words + _EFFECTS_AT) // 4 + turn * _STEP_WORDS
+    if (number < tl.load(words + _STEPS)) & (first < pixels):
+        step = words + tl.load(words + _EFFECTS_AT) // 4 + number * _STEP_WORDS
         kind = tl.load(step)
         at = first + tl.arange(0, PIXELS)
         wanted = at < pixels
@@ -86,11 +87,11 @@ def measure(words, floats, table, canvas, counts, sums, turn, PIXELS: tl.constex
             red = tl.load(own + at, wanted, 0).to(tl.int32)
             green = tl.load(own + pixels + at, wanted, 0).to(tl.int32)
             blue = tl.load(own + 2 * pixels + at, wanted, 0).to(tl.int32)
-            tl.atomic_add(counted + 768, tl.sum(tl.where(wanted, _luma(red, green, blue), 0), 0))
+            tl.atomic_add(counted + 768, tl.sum(tl.where(wanted, _luma(red, green, blue), 0), 0), sem="relaxed")
         if (kind == _AUTOCONTRAST) | (kind == _EQUALIZE):
             for channel in tl.static_range(3):
                 level = tl.load(own + channel * pixels + at, wanted, 0).to(tl.int32)
-                tl.atomic_add(counted + channel * 256 + level, 1, wanted)
+                tl.atomic_add(counted + channel * 256 + level, 1, wanted, sem="relaxed")
         if kind == _BLUR:
             weights = floats + head // 4 + tl.load(step + _DATA_AT) // 4
             taps = tl.load(step + _VALUES)
@@ -103,18 +104,18 @@ def measure(words, floats, table, canvas, counts, sums, turn, PIXELS: tl.constex
                 tl.store(sums + place + channel * pixels + at, total, wanted)
 
 
-@triton.jit(do_not_specialize=["turn"])
-def tabulate(words, table, counts, tables, turn):
+@triton.jit(do_not_specialize=["number"])
+def tabulate(words, table, counts, tables, number):
     """Makes the table of levels of an effect that has one; program (c, i) does channel c of image i.
 
     Args:
-        words, table, counts, turn: as for `measure`.
+        words, table, counts, number: as for `measure`.
         tables: uint8 result, (N, 3, 256).
     """
     image, channel = tl.program_id(1), tl.program_id(0)
     words += tl.load(table + image * _PLACES + _HEAD_AT) // 4
-    if turn < tl.load(words + _STEPS):
-        step = words + tl.load(words + _EFFECTS_AT) // 4 + turn * _STEP_WORDS
+    if number < tl.load(words + _STEPS):
+        step = words + tl.load(words + _EFFECTS_AT) // 4 + number * _STEP_WORDS
         kind = tl.load(step)
         level = tl.arange(0, 256)
         pixels = tl.load(words + _RESULT_WIDTH) * tl.load(words + _RESULT_HEIGHT)
@@ -125,17 +126,17 @@ def tabulate(words, table, counts, tables, turn):
             factor = tl.load(step + _FACTOR).to(tl.float32, bitcast=True)
             tl.store(out, _blended(mean, level, factor).to(tl.uint8))
         if (kind == _AUTOCONTRAST) | (kind == _EQUALIZE):
-            number = tl.load(counted + channel * 256 + level)
-            low = tl.min(tl.where(number > 0, level, 255), 0)
-            high = tl.max(tl.where(number > 0, level, 0), 0)
+            found = tl.load(counted + channel * 256 + level)
+            low = tl.min(tl.where(found > 0, level, 255), 0)
+            high = tl.max(tl.where(found > 0, level, 0), 0)
             if kind == _AUTOCONTRAST:
                 spread = tl.maximum(high - low, 1).to(tl.float64)
                 scale = tl.where(high > low, 255.0 / spread, 1.0)
                 offset = tl.where(high > low, -low.to(tl.float64) * scale, 0.0)
                 tl.store(out, _level((level.to(tl.float64) * scale + offset).to(tl.int32)).to(tl.uint8))
             else:
-                step_size = (pixels - tl.sum(tl.where(level == high, number, 0), 0)) // 255
-                below = step_size // 2 + tl.cumsum(number, 0) - number
+                step_size = (pixels - tl.sum(tl.where(level == high, found, 0), 0)) // 255
+                below = step_size // 2 + tl.cumsum(found, 0) - found
                 equal = tl.minimum(below // tl.maximum(step_size, 1), 255)
                 tl.store(out, tl.where(step_size == 0, level, equal).to(tl.uint8))
 
@@ -219,13 +220,13 @@ def _sharpened(plane, at, width, is_inner, factor, here):
     return tl.where(is_inner, _blended(mean, here, factor), here)
 
 
-@triton.jit(do_not_specialize=["turn"])
-def change(arena, words, floats, doubles, table, source, sums, out, tables, turn, PIXELS: tl.constexpr):
+@triton.jit(do_not_specialize=["number"])
+def change(arena, words, floats, doubles, table, source, sums, out, tables, number, PIXELS: tl.constexpr):
     """Does an effect; program (p, i) does PIXELS pixels of image i.
 
     Args:
         arena: uint8: the batch's packed images.
-        words, table, turn: as for `measure`.
+        words, table, number: as for `measure`.
         floats, doubles: float32 and float64: the same memory.
         source: uint8: the canvas before.
         sums: float32: what `measure` has made of it.
@@ -238,8 +239,8 @@ def change(arena, words, floats, doubles, table, source, sums, out, tables, turn
     width, height = tl.load(words + _RESULT_WIDTH), tl.load(words + _RESULT_HEIGHT)
     pixels = width * height
     first = tl.program_id(0) * PIXELS
-    if (turn < tl.load(words + _STEPS)) & (first < pixels):
-        step = words + tl.load(words + _EFFECTS_AT) // 4 + turn * _STEP_WORDS
+    if (number < tl.load(words + _STEPS)) & (first < pixels):
+        step = words + tl.load(words + _EFFECTS_AT) // 4 + number * _STEP_WORDS
         kind, data_at, values = tl.load(step), tl.load(step + _DATA_AT), step + _VALUES
         factor = tl.load(step + _FACTOR).to(tl.float32, bitcast=True)
         at = first + tl.arange(0, PIXELS)

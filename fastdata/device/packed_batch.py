@@ -36,7 +36,6 @@ _MOST_IMAGES = 65_535  # of a launch
 _ALIGNED_BYTES = 16
 _MOST_BYTES_BETWEEN = 1 << 30  # of the memory between kernels, but for one larger image
 _HEAD_BYTES = 4 * len(PACKED_HEAD)
-_COUNTS = 3 * 256 + 1  # of an image: of each channel's levels, and the sum of its luma
 _LANES, _TILE_BLOCKS, _PIXELS = 32, 32, 512  # of one program
 
 # Source: ITU T.81, figure A.6.
@@ -232,14 +231,15 @@ class DecodedBatch:
         """Does the effects of images on a canvas; returns those after an even and an odd number of effects."""
         by, parts, n = effect_kernels(), -(-self.size[0] * self.size[1] // _PIXELS), turn.count
         even, odd = canvas, torch.empty_like(canvas)
-        counts = torch.zeros((turn.effects, n, _COUNTS), dtype=torch.int32, device=arena.device)
+        counts = torch.empty((n, by.COUNTS), dtype=torch.int32, device=arena.device)
         tables = torch.empty(n * 768, dtype=torch.uint8, device=arena.device)
         sums = torch.empty(canvas.nbytes if turn.blurs else 0, dtype=torch.float32, device=arena.device)
         floats, doubles = arena.view(torch.float32), arena.view(torch.float64)
         exactly = {"PIXELS": _PIXELS, "enable_fp_fusion": False}
         for number in range(turn.effects):
-            by.measure[(parts, n)](words, floats, of, even, counts[number], sums, number, **exactly)
-            by.tabulate[(3, n)](words, of, counts[number], tables, number, enable_fp_fusion=False)
+            counts.zero_()
+            by.measure[(parts, n)](words, floats, of, even, counts, sums, number, **exactly)
+            by.tabulate[(3, n)](words, of, counts, tables, number, enable_fp_fusion=False)
             by.change[(parts, n)](arena, words, floats, doubles, of, even, sums, odd, tables, number, **exactly)
             even, odd = odd, even
         return (even, odd) if turn.effects % 2 == 0 else (odd, even)
@@ -319,11 +319,13 @@ def _turns(head: dict[str, _Ints], table: _Ints, by: Any) -> list[_Turn]:
     blocks = head["columns"] * head["rows"] * (luma + head["components"] - 1)
     drawn = np.where(head["steps"] > 0, 3 * head["result_width"] * head["result_height"], 0)
     needed = np.stack([blocks * 128, blocks * 64, 3 * source, 3 * halfway, drawn])
+    beside = 4096 * (head["steps"] > 0) + drawn * (1 + 4 * head["blurs"])  # counts, tables, a canvas, sums
     parts = np.stack([head["tiles"], blocks, source, halfway])
     first, turns = 0, []
     while first < len(blocks):
         begins = np.stack([_begins(each) for each in needed[:, first:]])
-        count = max(1, int(np.searchsorted(begins.sum(0), _MOST_BYTES_BETWEEN, "right")) - 1)
+        all_bytes = begins.sum(0) + np.concatenate([[0], np.cumsum(beside[first:])])
+        count = max(1, int(np.searchsorted(all_bytes, _MOST_BYTES_BETWEEN, "right")) - 1)
         count = min(count, _MOST_IMAGES)
         rows = slice(first, first + count)
         for column, unit, each in zip(

@@ -182,11 +182,16 @@ fd_status ImageDecoder::pack(const View &view, Effects effects, const fd_options
     packed.assign(sizeof head, 0);
     head.across_at = put_taps(across, packed);
     head.down_at = put_taps(down, packed);
-    head.steps = pack_effects(effects, across.results(), down.results(), packed, head.effects_at);
-    head.blurs =
-        std::any_of(effects.begin(), effects.end(), [](const fd_effect &each) { return each.kind == FD_BLUR; });
-    if (head.steps < 0)
+    const auto fits = [](int64_t width, int64_t height) { return 3 * width * height <= INT32_MAX; };
+    if (!fits(source.width(), source.height()) || !fits(source.width(), down.results()) ||
+        !fits(across.results(), source.height()) || !fits(across.results(), down.results()))
+        return FD_UNSUPPORTED; // for numbers of 32 bits
+    const PackedSteps steps = pack_effects(effects, across.results(), down.results(), packed);
+    if (steps.count < 0)
         return FD_UNSUPPORTED;
+    head.steps = steps.count;
+    head.effects_at = steps.at;
+    head.blurs = steps.blurs ? 1 : 0;
     if (const fd_status status = jpeg_.pack(source, head, packed); status != FD_OK)
         return status;
     head.left = source.left;

@@ -23,14 +23,14 @@ class Steps {
 
     bool add(const fd_effect &effect);
 
-    // Appends the steps; returns where.
-    int32_t finish() {
+    // Appends the steps.
+    PackedSteps finish() {
         settle();
-        const auto at = static_cast<int32_t>(packed_.size());
-        append(std::span<const PackedStep>(steps_));
-        return at;
+        const int32_t at = append(std::span<const PackedStep>(steps_));
+        const bool blurs =
+            std::any_of(steps_.begin(), steps_.end(), [](const PackedStep &each) { return each.kind == kStepBlur; });
+        return {static_cast<int32_t>(steps_.size()), at, blurs};
     }
-    int32_t count() const { return static_cast<int32_t>(steps_.size()); }
 
   private:
     void forget() {
@@ -162,15 +162,15 @@ bool Steps::add(const fd_effect &effect) {
 
 } // namespace
 
-int32_t pack_effects(Effects effects, int width, int height, std::vector<uint8_t> &packed, int32_t &steps_at) {
+PackedSteps pack_effects(Effects effects, int width, int height, std::vector<uint8_t> &packed) {
+    const PackedSteps none = {-1, 0, false};
     if (int64_t{width} * height > kMostPixels)
-        return do_nothing(effects) ? 0 : -1;
+        return do_nothing(effects) ? PackedSteps{0, 0, false} : none;
     Steps steps(width, height, packed);
     for (const fd_effect &effect : effects)
         if (!steps.add(effect))
-            return -1;
-    steps_at = steps.finish();
-    return steps.count();
+            return none;
+    return steps.finish();
 }
 
 } // namespace fastdata

@@ -35,8 +35,13 @@ struct PackedStep {
     int32_t values[9];
 };
 
-// Appends the steps of effects and their data to what is packed of an image, whose result has this size.  Returns how
-// many they are, from `steps_at` on; -1 for effects that a device does not do.
-int32_t pack_effects(Effects effects, int width, int height, std::vector<uint8_t> &packed, int32_t &steps_at);
+struct PackedSteps {
+    int32_t count; // -1 for effects that a device does not do
+    int32_t at;    // from the head of the image
+    bool blurs;
+};
+
+// Appends the steps of effects and their data to what is packed of an image, whose result has this size.
+PackedSteps pack_effects(Effects effects, int width, int height, std::vector<uint8_t> &packed);
 
 } // namespace fastdata

@@ -19,6 +19,20 @@ int32_t end_of(const std::vector<uint8_t> &packed) {
     return static_cast<int32_t>(packed.size());
 }
 
+// Where the marker is that ends the data, from a place in it on.
+size_t end_of_scan(std::span<const uint8_t> scan, size_t at) {
+    while (at < scan.size()) {
+        const void *const found = std::memchr(scan.data() + at, 0xFF, scan.size() - at);
+        if (found == nullptr)
+            break;
+        at = static_cast<size_t>(static_cast<const uint8_t *>(found) - scan.data());
+        if (at + 1 < scan.size() && scan[at + 1] != 0)
+            return at;
+        at += 2;
+    }
+    return scan.size();
+}
+
 // Makes the lookup of a Huffman table; false where its codes overflow, or a DC table has a size that cannot be.
 bool build(const JHUFF_TBL &source, bool is_dc, PackedTable &table) {
     table = {};
@@ -174,11 +188,9 @@ fd_status JpegDecoder::pack_segments(const ScanShape &shape, PackedHead &head, s
         };
         IndexEntry end;
         const size_t from = index.entry(plan.first_row() + row, first * step).bit / 8;
-        size_t to = entry_behind(last, end) ? end.bit / 8 + 1 : scan.size();
+        const size_t to = entry_behind(last, end) ? end.bit / 8 + 1 : end_of_scan(scan, from);
         if (from >= to || to > scan.size())
             return FD_UNSUPPORTED;
-        if (scan[to - 1] == 0xFF && to < scan.size()) // and the stuffed zero, by which it is known
-            ++to;
         const int64_t shift = 8 * (int64_t{end_of(packed)} - head.tiles_at - static_cast<int64_t>(from)); // of bits
         for (int number = first; number <= last; ++number) {
             const IndexEntry entry = index.entry(plan.first_row() + row, number * step);

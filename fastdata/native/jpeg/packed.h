@@ -4,6 +4,7 @@
 //     PackedHead
 //     int32 across[result_width], int32 weights[result_width][across_taps]     the taps of each column of the result
 //     int32 down[result_height], int32 weights[result_height][down_taps]       and of each row; see kernels/axis.h
+//     the effects' data and PackedStep[steps]  (effects/packed_steps.h); before what may end at any byte
 //     int32 steps[components][64]              of quantisation, in natural order
 //     of a record:
 //         int32 begins[tiles + 1]              of each tile behind tiles_at
@@ -12,7 +13,6 @@
 //         PackedTable[]                        Huffman tables
 //         PackedSegment begins[tiles]          of the data from one of the index's entries to the next
 //         segments                             entropy-coded, as in the file: of each row of MCUs those that are needed
-//     the effects' data and PackedStep[steps]
 //     zeros                                    at least 16; so many that the whole is a multiple of 16 bytes
 #pragma once
 
