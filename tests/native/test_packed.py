@@ -126,6 +126,7 @@ def test_an_index_of_another_file_is_not_used() -> None:
     assert torch.equal(out, batch.decoded())
 
 
+@pytest.mark.bounded_memory
 def test_memory_goes_with_its_rows() -> None:
     batch = Packed([record_of(images.jpeg(900, 900, quality=97))] * 8, [view_of((900, 900), (0, 0, 900, 900), OUT)] * 8)
     process = psutil.Process()
