@@ -368,18 +368,14 @@ def idct(words, table, coefficients, samples, BLOCKS: tl.constexpr):
         component = tl.maximum(in_its_mcu - (luma - 1), 0)
         own = coefficients + (tl.load(table + image * _PLACES + _COEFFICIENTS_AT) + block) * 64 + lane
         steps = words + tl.load(words + _STEPS_AT) // 4 + component * 64 + lane
-        k0, k1, k2, k3 = (
-            _row_of(own, 0, wanted),
-            _row_of(own, 1, wanted),
-            _row_of(own, 2, wanted),
-            _row_of(own, 3, wanted),
-        )
-        k4, k5, k6, k7 = (
-            _row_of(own, 4, wanted),
-            _row_of(own, 5, wanted),
-            _row_of(own, 6, wanted),
-            _row_of(own, 7, wanted),
-        )
+        k0 = _row_of(own, 0, wanted)
+        k1 = _row_of(own, 1, wanted)
+        k2 = _row_of(own, 2, wanted)
+        k3 = _row_of(own, 3, wanted)
+        k4 = _row_of(own, 4, wanted)
+        k5 = _row_of(own, 5, wanted)
+        k6 = _row_of(own, 6, wanted)
+        k7 = _row_of(own, 7, wanted)
         v0 = _times(k0, steps, 0, wanted)
         r0, r1, r2, r3, r4, r5, r6, r7 = _one_way(
             v0,

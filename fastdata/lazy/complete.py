@@ -104,7 +104,7 @@ class Completion:
             self.stats.add_failure(error)
             return error
 
-        return decoded.of(arena, _unchanged, failed)
+        return decoded.of(arena, lambda batch: batch, failed)
 
     def request(self, order: SampleOrder) -> MakeAgain:
         """Returns the request to make a failed batch again, with substitutes if `on_error` is "replace"."""
@@ -264,10 +264,6 @@ class CompletedBatch:
                 if filling.by_pillow(row, refusal) is not None:
                     self._fails = True
         self._times.append(times)
-
-
-def _unchanged(batch: torch.Tensor) -> torch.Tensor:
-    return batch
 
 
 class FetchedBatch(CompletedBatch):
