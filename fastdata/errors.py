@@ -133,7 +133,7 @@ class ReadError(DecodeError):
 
 
 class DamagedOnDevice(DecodeError):
-    """The GPU has found that a record or an index is not what it says, of a sample in a batch that was delivered."""
+    """A record or an index is not what it says, as the GPU has found, of a sample in a batch that was delivered."""
 
     problem = "was decoded wrongly on the GPU, in a batch that was delivered already"
 

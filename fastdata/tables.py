@@ -300,7 +300,7 @@ def addresses(first: int, stride_bytes: int, count: int) -> npt.NDArray[np.uint6
 
 
 class PackedRows:
-    """What a device needs to decode some of N images (`fastdata/native/jpeg/packed.h`), in memory that goes with it.
+    """Images of N that a device is to decode, as `fastdata/native/jpeg/packed.h` has them, in memory that goes with it.
 
     Args:
         count: N.

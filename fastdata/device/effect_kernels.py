@@ -50,14 +50,14 @@ def _blended(one, other, share):
 
 @triton.jit
 def _reflected(at, size):
-    """Where an index beyond an edge lies, with the edge as a mirror that is not repeated."""
+    """Mirrors an index that lies beyond an edge, which is not repeated."""
     at = tl.where(at < 0, -at, at)
     return tl.where(at < size, at, 2 * (size - 1) - at)
 
 
 @triton.jit(do_not_specialize=["number"])
 def measure(words, floats, table, canvas, counts, sums, number, PIXELS: tl.constexpr):
-    """What effects need to know of the whole image: levels are counted, luma is summed up, and blurs go along rows.
+    """Counts levels, sums up luma and blurs along rows: what effects need to know of the whole image.
 
     Program (p, i) does PIXELS pixels of image i.
 

@@ -29,5 +29,5 @@ class LeftToDevice:
         self.memory, self.run, self.error = memory, run, error
 
     def pin_memory(self) -> LeftToDevice:
-        """The same in pinned memory; torch's `pin_memory` calls it."""
+        """Returns the same in pinned memory; torch's `pin_memory` calls it."""
         return LeftToDevice(cuda.pinned(self.memory), self.run, self.error)

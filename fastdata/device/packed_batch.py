@@ -120,7 +120,7 @@ class _Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedBatch:
-    """What a device does with an arena.
+    """Description of a batch in an arena, and the kernels that a device runs for it.
 
     Attributes:
         images: N.
@@ -353,5 +353,5 @@ def _rounded(size: Any) -> Any:
 
 
 def _begins(sizes: _Ints) -> _Ints:
-    """Where each of some pieces begins, one behind the other, and the end of the last."""
+    """Returns where each of some pieces begins, one behind the other, and the end of the last."""
     return np.concatenate([[0], np.cumsum(_rounded(sizes))])

@@ -246,7 +246,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_pool_destroy": (None, [pointer]),
         "fd_pool_abandon": (None, [pointer]),
         "fd_fill": (None, [pointer] * 5),
-        "fd_gather": (None, [pointer, i64, *[pointer] * 3]),
+        "fd_gather": (None, [i64, *[pointer] * 3]),
         "fd_read": (None, [pointer] * 5),
         "fd_has_whole_scans": (i32, [pointer, i64, i64, i32]),
         "fd_draw_views": (i64, [i64, *[pointer] * 6]),

@@ -113,18 +113,10 @@ class Core:
         )
         return call.results()
 
-    def gather(
-        self,
-        pieces: npt.NDArray[np.uint64],
-        sizes: Ints,
-        places: npt.NDArray[np.uint64],
-        *,
-        pool: Pool | None = None,
-    ) -> None:
+    def gather(self, pieces: npt.NDArray[np.uint64], sizes: Ints, places: npt.NDArray[np.uint64]) -> None:
         """Copies N pieces of memory, given by their addresses and bytes, to places of their own."""
         columns = [np.ascontiguousarray(each) for each in (pieces, sizes, places)]
-        handle = pool.handle if pool is not None else None
-        self.library.fd_gather(handle, len(sizes), *(column.ctypes.data for column in columns))
+        self.library.fd_gather(len(sizes), *(column.ctypes.data for column in columns))
 
     def philox(
         self,

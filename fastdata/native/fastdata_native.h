@@ -284,8 +284,7 @@ FD_API void fd_fill(fd_pool *pool, fd_recipes *recipes, const fd_geometry *geome
                     const fd_options *options);
 
 /* Copies N pieces of memory, each to a place of its own. */
-FD_API void fd_gather(fd_pool *pool, int64_t count, const uint8_t *const *pieces, const int64_t *piece_bytes,
-                      uint8_t *const *places);
+FD_API void fd_gather(int64_t count, const uint8_t *const *pieces, const int64_t *piece_bytes, uint8_t *const *places);
 
 /* Reads N encoded images from files.  Of recipes only paths, offsets, lengths, crcs, statuses, messages, read_bytes,
  * which is not NULL, and read_ns are used.  data: NULL to learn read_bytes, the size of each; then data[i] has room for

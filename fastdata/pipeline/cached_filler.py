@@ -49,7 +49,7 @@ class CachedFiller:
 
     def _again(self, recipes: Recipes, rows: npt.NDArray[np.intp], before: Filled) -> Filled:
         """Fills rows whose records are damaged, or gone, from their files."""
-        again = self._filler.fill(replace(recipes.at(rows), packed=False))  # files are nothing for a device
+        again = self._filler.fill(replace(recipes.at(rows), packed=False))  # few, so the host decodes them
         refused = {row: error for row, error in before.refused.items() if row not in rows}
         refused |= {int(rows[at]): error for at, error in again.refused.items()}
         before.read_bytes[rows] = again.read_bytes

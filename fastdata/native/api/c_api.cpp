@@ -86,10 +86,9 @@ void fd_fill(fd_pool *pool, fd_recipes *recipes, const fd_geometry *geometry, co
     fill(inside(pool), *recipes, geometry, *format, *options);
 }
 
-void fd_gather(fd_pool *pool, int64_t count, const uint8_t *const *pieces, const int64_t *piece_bytes,
-               uint8_t *const *places) {
-    run(inside(pool), count,
-        [&](int64_t i) { std::copy_n(pieces[i], static_cast<size_t>(piece_bytes[i]), places[i]); });
+void fd_gather(int64_t count, const uint8_t *const *pieces, const int64_t *piece_bytes, uint8_t *const *places) {
+    for (int64_t i = 0; i < count; ++i)
+        std::copy_n(pieces[i], static_cast<size_t>(piece_bytes[i]), places[i]);
 }
 
 int32_t fd_has_whole_scans(const uint8_t *data, int64_t data_bytes, int64_t scan_at, int32_t one_scan) {
