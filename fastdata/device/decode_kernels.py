@@ -90,6 +90,15 @@ def _word(data, first, bit, end, wanted):
 
 
 @triton.jit
+def _mcu(words):
+    """Blocks of an MCU: of luma side by side, of luma in all, and of all components."""
+    components = tl.load(words + _COMPONENTS)
+    across = tl.where(components == 1, 1, 1 + tl.load(words + _HALVED_X))
+    luma = across * tl.where(components == 1, 1, 1 + tl.load(words + _HALVED_Y))
+    return across, luma, luma + components - 1
+
+
+@triton.jit
 def unpack(arena, words, table, coefficients, wrong):
     """Tiles to coefficients in natural order; program (t, i) does tile t of image i.
 
@@ -109,8 +118,7 @@ def unpack(arena, words, table, coefficients, wrong):
         data = arena + head  # offsets in an image fit 32 bits
         limit = tl.load(words + _BYTES)
         components = tl.load(words + _COMPONENTS)
-        luma = tl.where(components == 1, 1, (1 + tl.load(words + _HALVED_X)) * (1 + tl.load(words + _HALVED_Y)))
-        in_mcu = luma + components - 1
+        _across, luma, in_mcu = _mcu(words)
         columns, tile = tl.load(words + _COLUMNS), tl.load(words + _TILE)
         in_row = tl.cdiv(columns, tile)
         first_mcu = number // in_row * columns + number % in_row * tile
@@ -185,9 +193,7 @@ def huffman(arena, words, halves, table, zigzag, coefficients, wrong, LANES: tl.
     if (tl.program_id(0) * LANES < lanes) & (tl.load(words + _IS_ENTROPY_CODED) == 1):
         data, codes = arena + head, halves + head // 2
         limit = tl.load(words + _BYTES)
-        components = tl.load(words + _COMPONENTS)
-        luma = tl.where(components == 1, 1, (1 + tl.load(words + _HALVED_X)) * (1 + tl.load(words + _HALVED_Y)))
-        in_mcu = luma + components - 1
+        _across, luma, in_mcu = _mcu(words)
         columns, tile = tl.load(words + _COLUMNS), tl.load(words + _TILE)
         in_row = tl.cdiv(columns, tile)
         is_lane = lane < lanes
@@ -354,10 +360,7 @@ def idct(words, table, coefficients, samples, BLOCKS: tl.constexpr):
     image = tl.program_id(1)
     head = tl.load(table + image * _PLACES + _HEAD_AT)
     words += head // 4
-    components = tl.load(words + _COMPONENTS)
-    across = tl.where(components == 1, 1, 1 + tl.load(words + _HALVED_X))
-    luma = across * tl.where(components == 1, 1, 1 + tl.load(words + _HALVED_Y))
-    in_mcu = luma + components - 1
+    across, luma, in_mcu = _mcu(words)
     columns, rows = tl.load(words + _COLUMNS), tl.load(words + _ROWS)
     first = tl.program_id(0) * BLOCKS
     if first < columns * rows * in_mcu:
